@@ -18,7 +18,7 @@ def main() -> int:
     arguments = parser.parse_intermixed_args()
 
     # Imported late: --help answers at once, and a config mistake before torch is loaded.
-    from flowright.config import load_config
+    from flowright.environments.registry import load_config
 
     config = load_config(arguments.config, arguments.overrides)
     if config.physical_gpus is not None:  # before torch starts

@@ -71,7 +71,7 @@ from flowright.llm.transport import RequestError
 from flowright.simulation import assessor, cues, mutants, protocol, requested_format, values
 from flowright.simulation.index import TaskIndex, words
 from flowright.simulation.instances import Unfillable, filled
-from flowright.viewer.rendering import markup, markup as block_markup, terminal as glyphs
+from flowright.viewer.rendering import markup, record_blocks, terminal
 from flowright.workflows import (
     language,
     operators,
@@ -327,17 +327,21 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     "simulation.values:is_number": values.is_number,
     "simulation.values:same": lambda text: values.same(text, ["42"]),
     "simulation.values:says": lambda text: values.says(text, ["42", "a cat"]),
-    "rendering.untrusted:visible": untrusted.visible,
-    "rendering.untrusted:one_line": untrusted.one_line,
-    "rendering.untrusted:cut": lambda text: untrusted.cut(text, 1000),
-    "rendering.block_markup:document": block_markup.document,
-    "rendering.block_markup:code_block": block_markup.code_block,
-    "rendering.block_markup:blocks_html": lambda text: block_markup.blocks_html(
+    "core.untrusted:visible": untrusted.visible,
+    "core.untrusted:one_line": untrusted.one_line,
+    "core.untrusted:cut": lambda text: untrusted.cut(text, 1000),
+    "viewer.rendering.record_blocks:text_block": record_blocks.text_block,
+    "viewer.rendering.record_blocks:code_block": record_blocks.code_block,
+    "viewer.rendering.record_blocks:blocks_html": lambda text: record_blocks.blocks_html(
         [Fact(text[:99], text, text), Text("a", text), Text("a", text, short=True)]
     ),
-    "rendering.glyphs:shortened": lambda text: glyphs.shortened(untrusted.one_line(text), 80, ""),
-    "rendering.glyphs:wrapped": lambda text: glyphs.wrapped(untrusted.one_line(text), 80, ""),
-    "rendering.markup:el": lambda text: markup.el("pre", text, title=text),
+    "viewer.rendering.terminal:shortened": lambda text: terminal.shortened(
+        untrusted.one_line(text), 80, ""
+    ),
+    "viewer.rendering.terminal:wrapped": lambda text: terminal.wrapped(
+        untrusted.one_line(text), 80, ""
+    ),
+    "viewer.rendering.markup:el": lambda text: markup.el("pre", text, title=text),
 }
 """By name: a function, and what follows a space, a way of calling it."""
 
@@ -349,12 +353,14 @@ BOUNDED: Mapping[str, str] = dict.fromkeys(
         "simulation.mutants:shape",
     ),
     "CPython's parser, for programs of at most 20,000 characters",
-) | {"rendering.block_markup:code_block": "Pygments, for 4,000 characters of a report"}
+) | {"viewer.rendering.record_blocks:code_block": "Pygments, for 4,000 characters of a report"}
 """Those that take as long as what they call does, and what bounds them: held to milliseconds."""
 
 THREADED = frozenset(
     {name for name in FUNCTIONS if "groups" in name}
     | {"workflows.language:parse", "workflows.source:read_workflow", "workflows.extraction:extract"}
-    | {"rendering.block_markup:code_block"}  # of reports, which are written when a run has ended
+    | {
+        "viewer.rendering.record_blocks:code_block"
+    }  # of reports, which are written when a run has ended
 )
 """Those that never run on the loop: votes and the reading of workflows have a thread."""

@@ -16,8 +16,7 @@ import httpx2
 import openai
 import uvloop
 
-from flowright.config import SimulatedSection
-from flowright.config.llm import LlmSection
+from flowright.config.llm import LlmSection, SimulatedSection
 from flowright.data.offline import build_offline
 from flowright.llm.chat import ChatRequest, Message
 from flowright.llm.client import ChatClient

@@ -17,8 +17,8 @@ from typing import Any
 
 import uvloop
 
-from flowright.config import SimulatedSection
 from flowright.config.judge import JudgeSection
+from flowright.config.llm import SimulatedSection
 from flowright.config.root import JudgeServerConfig
 from flowright.judging.measuring.exam_probes import EQUAL, ExamPlan
 from flowright.judging.measuring.judge_exam import hold_exam, open_exam_judges

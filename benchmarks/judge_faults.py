@@ -22,9 +22,8 @@ from pathlib import Path
 
 import uvloop
 
-from flowright.config import FaultSection, SimulatedSection
 from flowright.config.judge import JudgeSection
-from flowright.config.llm import LlmSection, ModelEntry
+from flowright.config.llm import FaultSection, LlmSection, ModelEntry, SimulatedSection
 from flowright.data.task import Problem, write_tasks
 from flowright.judging.build import build_judge
 from flowright.judging.llm_judge import LlmJudge

@@ -22,9 +22,8 @@ from pathlib import Path
 
 import uvloop
 
-from flowright.config import SimulatedSection
 from flowright.config.judge import JudgeSection
-from flowright.config.llm import LlmSection
+from flowright.config.llm import LlmSection, SimulatedSection
 from flowright.data.task import Problem
 from flowright.judging.build import build_judge
 from flowright.judging.verdict import Judge, JudgeQuery, Verdict

@@ -20,7 +20,9 @@ from flowright.config.root import Config
 from flowright.config.run import RunSection
 from flowright.data.offline import build_offline
 from flowright.data.task import Problem
+from flowright.environments.registry import make_config
 from flowright.environments.rollout import Completion, Rollout
+from flowright.environments.workflow.config import WorkflowConfig
 from flowright.environments.workflow.environment import open_sandbox
 from flowright.environments.workflow.rollout import WorkflowRollouts, details_of
 from flowright.judging.build import build_judge
@@ -91,7 +93,7 @@ async def roll_out(
     model = Delayed(client, latency)
     async with (
         open_sandbox(config) as sandbox,
-        Executor(model, sandbox, config.workflow, config.executor) as executor,
+        Executor(model, sandbox, WorkflowConfig(), config.executor) as executor,
     ):
         judge = build_judge(config.judge, model)
         rollouts = WorkflowRollouts(executor, judge, sandbox, config.reward)
@@ -107,7 +109,7 @@ async def main() -> None:
     parser.add_argument("--latency", type=float, default=1.0)
     arguments = parser.parse_args()
     tasks = build_offline(0).val
-    config = Config(run=RunSection(name="benchmark"), llm=LlmSection(max_concurrency=4096))
+    config = make_config(run=RunSection(name="benchmark"), llm=LlmSection(max_concurrency=4096))
     step = tasks[:: max(1, len(tasks) // arguments.problems)][: arguments.problems]
     groups = completions(step, arguments.group)
     async with SimulatedServer(tasks, config.simulated) as server:

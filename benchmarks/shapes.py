@@ -20,10 +20,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Qwen2C
 
 from flowright.config.grpo import GrpoSection
 from flowright.config.policy import LoraSection, PolicySection
-from flowright.config.root import Config
 from flowright.data.mixture import Mixture
 from flowright.data.task import Problem
 from flowright.environments.environment import make_environment, prompt_encoder
+from flowright.environments.registry import make_config
 from flowright.grpo.batch import Group, Trained
 from flowright.grpo.learner import Learner
 from flowright.policy.model import Policy, load_policy
@@ -111,8 +111,8 @@ def real_checkpoint(model: Path, folder: Path, shape: Shape) -> None:
     for weights in model.glob("*.safetensors*"):
         (folder / weights.name).symlink_to(weights.resolve())
     tokenizer = AutoTokenizer.from_pretrained(model)
-    environment = make_environment(Config())
-    encode = prompt_encoder(environment, tokenizer, Config().policy.max_prompt_tokens)
+    environment = make_environment(make_config())
+    encode = prompt_encoder(environment, tokenizer, make_config().policy.max_prompt_tokens)
     rng = random.Random(0)
     groups: list[dict[str, object]] = []
     for task in Mixture(environment.tasks().train, 0).batch(0, shape.groups):

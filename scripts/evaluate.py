@@ -48,7 +48,7 @@ def main() -> int:
 
     # Imported late: --help answers at once, and a config mistake before torch is loaded.
     from flowright.app.launch import evaluate
-    from flowright.config import load_config
+    from flowright.environments.registry import load_config
 
     config = load_config(arguments.config, arguments.overrides)
     checkpoints, data, out = arguments.checkpoint, arguments.data, arguments.out

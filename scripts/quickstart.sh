@@ -60,7 +60,7 @@ run="$(
 import sys
 from pathlib import Path
 
-from flowright.config import load_config
+from flowright.environments.registry import load_config
 from flowright.core.errors import UserError
 from flowright.runs.run_files import free_run_name
 

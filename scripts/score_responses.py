@@ -55,8 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     import uvloop
     from rich.console import Console
 
-    from flowright.config.instructions import rules_of_environment
     from flowright.core.errors import UserError
+    from flowright.environments.instructions.config import rules_of_environment
     from flowright.evaluation.responses.bars import progress_bar
     from flowright.evaluation.responses.score_session import Judged, Scoring, score_file
     from flowright.evaluation.responses.scoring import Keys

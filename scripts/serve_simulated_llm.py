@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))  # need not be installed
 
-from flowright.config import FaultSection, SimulatedSection
+from flowright.config.llm import FaultSection, SimulatedSection
 from flowright.core.errors import UserError
 from flowright.core.plugins import suggest
 from flowright.data.task import Problem, read_tasks

@@ -23,7 +23,7 @@ def main() -> int:
 
     # Imported late: --help answers at once, and a config mistake before torch is loaded.
     from flowright.app.launch import warm_start
-    from flowright.config import load_config
+    from flowright.environments.registry import load_config
 
     return warm_start(load_config(arguments.config, arguments.overrides), arguments.overwrite)
 

@@ -1,4 +1,6 @@
-"""Write docs/configuration.md from the fields of flowright.config; ``--check`` only compares."""
+"""Write docs/configuration.md from the fields of the sections; ``--check`` only compares,
+``--environment package.module:Class`` prints the keys of an environment of your own.
+"""
 
 import argparse
 import sys
@@ -15,8 +17,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))  # need not
 
 from flowright.config.judge import JudgeRewardSection, JudgeServerSection
 from flowright.config.llm import LlmFile, ModelEntry
-from flowright.config.root import Config
 from flowright.core import plugins
+from flowright.environments.registry import ENVIRONMENTS, section_of, with_sections
 
 PAGE = Path(__file__).parent.parent / "docs/configuration.md"
 
@@ -44,8 +46,8 @@ BOUNDS = ((Ge, "ge", "≥"), (Gt, "gt", ">"), (Le, "le", "≤"), (Lt, "lt", "<")
 
 def page() -> str:
     """Return the whole page."""
-    parts = [HEAD, "## Top level\n", describe(Config), keys(Config, "")]
-    parts += sections(Config, "")
+    whole = with_sections(*map(section_of, ENVIRONMENTS))
+    parts = [HEAD, "## Top level\n", describe(whole), keys(whole, ""), *sections(whole, "")]
     parts += [
         "## The file of models\n",
         "`llm.file` maps names under `models`, for `aflow_executor_model` and `judge.model`, to:\n",
@@ -110,7 +112,7 @@ def type_name(field: FieldInfo) -> str:
 def choices_of(entry: object) -> str | None:
     """Return the names of a table whose ``check`` validates the field."""
     table = getattr(getattr(entry, "func", None), "__self__", None)
-    if not isinstance(table, plugins.Table):
+    if not isinstance(table, plugins.Names):
         return None
     return "|".join([*table, "package.module:name"])
 
@@ -152,7 +154,13 @@ def default(field: FieldInfo) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="exit 1 when the page is out of date")
-    check = parser.parse_args().check
+    parser.add_argument("--environment", help="print the keys of this environment alone")
+    arguments = parser.parse_args()
+    check = arguments.check
+    if arguments.environment:
+        section = section_of(arguments.environment)
+        print(f"## `{section.key}`\n\n{describe(section)}\n{keys(section, f'{section.key}.')}")
+        return 0
     if check and PAGE.read_text(encoding="utf-8") != page():
         print(f"{PAGE}: out of date; run python scripts/write_config_docs.py", file=sys.stderr)
         return 1

@@ -41,7 +41,7 @@ _ROOMS = (
     "instructions",
     "llm",
     "presentation",
-    "rendering",
+    "viewer.rendering",
     "rubrics",
     "simulation",
     "workflows",
@@ -62,14 +62,22 @@ _ELSEWHERE: Mapping[str, str] = {
         "takes a name or a number of our own": """
             constraints.language:stop_words constraints.language:missing
             constraints.language:optional_package presentation.choices:drawn_choice
-            judge.answer_types:shown_answer_type rendering.glyphs:bar rendering.glyphs:heading
-            rendering.glyphs:line rendering.glyphs:sparkline workflows.source:source_line""",
+            judge.answer_types:shown_answer_type viewer.rendering.terminal:bar viewer.rendering.terminal:heading
+            viewer.rendering.terminal:line viewer.rendering.terminal:sparkline workflows.source:source_line""",
         "timed within another": """
             constraints.scoring:verdicts constraints.language:word_tokens
             constraints.language:part_of_speech constraints.language:is_emoji
             judge.remote_wire:encoded judge.remote_wire:body_of
             judge.remote_wire:read_verdict judge.remote_wire:response_of judge.rules:decide
-            rendering.markup:join judge_reward.arguments:request_id_of
+            viewer.rendering.markup:join viewer.rendering.markup:asset
+            viewer.rendering.markup:content_policy viewer.rendering.markup:source_hash
+            viewer.rendering.markup:document viewer.rendering.markup:page
+            viewer.rendering.markup:section viewer.rendering.markup:grid
+            viewer.rendering.markup:strip viewer.rendering.markup:header
+            viewer.rendering.markup:tile viewer.rendering.markup:table
+            viewer.rendering.markup:table_row viewer.rendering.markup:facts
+            viewer.rendering.markup:folded viewer.rendering.record_blocks:timeline_html
+            judge_reward.arguments:request_id_of
             judge_reward.arguments:request_of judge_training.frames:shown
             judge_service.wire:invalid_response judge_service.wire:error_message
             simulation.protocol:tokens simulation.protocol:request_of workflows.language:nodes
@@ -114,8 +122,8 @@ _NO_TEXT: Mapping[str, str] = {
             judge_reward.running llm.counters llm.retries presentation.display
             presentation.environment presentation.judging presentation.measures
             presentation.rewards presentation.rollouts presentation.table presentation.tasks
-            rendering.charts rendering.page
-            rendering.report rendering.series rendering.svg simulation.draws
+            viewer.rendering.charts viewer.rendering.report
+            viewer.rendering.svg simulation.draws
             simulation.faults simulation.table workflows.exit workflows.grammar workflows.prompt
             workflows.reference workflows.registry""",
         "asks others, which are timed": """

@@ -21,9 +21,6 @@ ROOMS = tuple(room for floor in FLOORS for room in floor)
 # Still to be mended; each line goes with its twin.
 NOT_YET = {
     ("data", "criteria"),
-    ("config", "grpo"),
-    ("config", "judging"),
-    ("config", "environments"),
 }
 
 TORCH = {"policy", "grpo", "evaluation", "environments", "app"}

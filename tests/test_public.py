@@ -12,6 +12,7 @@ import flowright
 ROOT = Path(__file__).parents[1]
 NAMES = {
     *("train", "evaluate", "dry_run", "Config", "load_config"),
+    *("EnvironmentSection", "make_config"),
     *("Task", "Problem", "read_tasks"),
     *("Environment", "TaskSets", "Baseline", "Demonstration", "Display"),
     *("Completion", "Rollout", "Reward", "UNSCORED"),

@@ -91,8 +91,8 @@ def work(options: argparse.Namespace, bars: "Bars") -> "Made":
     import uvloop
     from pydantic import ValidationError
 
-    from flowright.config import JudgingSection
     from flowright.core.errors import UserError
+    from flowright.environments.judging.config import JudgingSection
     from flowright.environments.judging.transcribing import Making, make_transcripts
 
     given = {"method": "joint", "data": "files", "train_files": options.rows,

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flowright.app.launch import dry_run as dry_run, evaluate as evaluate, train as train
-    from flowright.config import load_config as load_config
-    from flowright.config.root import Config as Config
+    from flowright.config.root import Config as Config, EnvironmentSection as EnvironmentSection
     from flowright.core.errors import Failure as Failure, Reason as Reason, boundary as boundary
     from flowright.data.task import Problem as Problem, Task as Task, read_tasks as read_tasks
     from flowright.environments.display import Display as Display
@@ -18,6 +17,10 @@ if TYPE_CHECKING:
         Demonstration as Demonstration,
         Environment as Environment,
         TaskSets as TaskSets,
+    )
+    from flowright.environments.registry import (
+        load_config as load_config,
+        make_config as make_config,
     )
     from flowright.environments.reward import UNSCORED as UNSCORED, Reward as Reward
     from flowright.environments.rollout import Completion as Completion, Rollout as Rollout
@@ -47,7 +50,8 @@ __version__ = "0.1.0"
 
 PUBLIC = {
     "flowright.app.launch": ("train", "evaluate", "dry_run"),
-    "flowright.config": ("Config", "load_config"),
+    "flowright.config.root": ("Config", "EnvironmentSection"),
+    "flowright.environments.registry": ("load_config", "make_config"),
     "flowright.data.task": ("Task", "Problem", "read_tasks"),
     "flowright.environments.environment": ("Environment", "TaskSets", "Baseline", "Demonstration"),
     "flowright.environments.rollout": ("Completion", "Rollout"),

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from flowright.config import load_config
 from flowright.config.loading import load_models
+from flowright.environments.registry import load_config
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = {

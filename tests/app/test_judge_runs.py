@@ -15,9 +15,9 @@ from tiny_policy import checkpoint
 from flowright.app.exporting import Request, export_model
 from flowright.app.first_look import first_look
 from flowright.app.session import run_training
-from flowright.config.root import Config
 from flowright.data.contamination import TrainedOn, conversation_key
 from flowright.data.preferences import Turn
+from flowright.environments.registry import make_config
 from flowright.grpo.ranks import ONE
 from flowright.judging.measuring.benchmark_report import read_record
 from flowright.runs.run_files import read_metrics
@@ -91,7 +91,7 @@ def train(
         },
         "evaluation": {"every": 1, "problems": 2, "final_problems": 1, "baselines": False},
     }
-    start = first_look(Config.model_validate(values), resume)
+    start = first_look(make_config(values), resume)
     with (folder / "log").open("w") as log:
         uvloop.run(run_training(start, Console(file=log), ONE))
     return folder / "run"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flowright.config import load_config
+from flowright.environments.registry import load_config
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "scripts/judge_training"

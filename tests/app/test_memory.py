@@ -18,10 +18,10 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Co
 
 from flowright.app.memory_plan import GIB, Demand, summary, table
 from flowright.app.preflight import dry_run
-from flowright.config import load_config
 from flowright.config.grpo import GrpoSection
 from flowright.config.policy import LoraSection, PolicySection
 from flowright.core.errors import ConfigError
+from flowright.environments.registry import load_config
 from flowright.grpo.batch import Group, Trained
 from flowright.grpo.learner import Learner
 from flowright.policy.adapter import LoraTuning

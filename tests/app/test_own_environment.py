@@ -7,10 +7,51 @@ from pathlib import Path
 
 import pytest
 from documented import write_programs
+from starlette.testclient import TestClient
 
 from flowright.runs.run_files import read_metrics, read_rollouts, read_state, rollout_steps
+from flowright.viewer.run_list import RunList as Shelf
+from flowright.viewer.server import create_app
 
 ROOT = Path(__file__).parents[2]
+
+
+KEYED = '''"""Sums with keys of their own."""
+
+from pydantic import Field
+
+import flowright
+from flowright.config.root import Config
+from sums import Sums
+
+
+class SumsSection(flowright.EnvironmentSection):
+    """Sums of two digits."""
+
+    key = "sums"
+
+    most: int = Field(default=9, ge=1, le=9)
+    """Largest digit of a sum."""
+    bonus: float = 0.0
+    """Added to the reward of a right sum."""
+
+    def check(self, config: Config) -> None:
+        if self.bonus and config.reward.cost_weight:
+            raise ValueError("sums.bonus: leave it out where reward.cost_weight counts")
+
+    def problems_from(self, config: Config) -> str:
+        return f"sums up to {self.most} + {self.most}"
+
+
+class KeyedSums(Sums):
+    Config = SumsSection
+
+    def tasks(self):
+        most = self.config.own(SumsSection).most
+        sets = super().tasks()
+        sides = ([t for t in side if max(map(int, t.id.split("+"))) <= most] for side in (sets.train, sets.val))
+        return flowright.TaskSets(*sides)
+'''
 
 
 def call(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
@@ -23,6 +64,10 @@ def call(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("mine")
     assert {"sums.py", "sums.yaml"} <= {*write_programs("extending.md", folder)}
+    (folder / "mine.py").write_text(KEYED, encoding="utf-8")
+    run = (folder / "sums.yaml").read_text(encoding="utf-8")
+    run = run.replace("environment: sums:Sums", "environment: mine:KeyedSums", 1)
+    (folder / "sums.yaml").write_text(f"{run}\nsums: {{most: 8}}\n", encoding="utf-8")
     return folder
 
 
@@ -40,6 +85,10 @@ def test_it_is_trained_and_compared(folder: Path, trained: subprocess.CompletedP
     names = {"reward/mean", "gold/accuracy", "gold/accuracy/small", "rollout/valid_frac"}
     assert names <= rows[1].keys() and "val/gold/large" in rows[2]
     assert not [name for row in rows for name in row if name.startswith(("operators", "sandbox"))]
+    kept = json.loads((folder / "outputs/sums/config.json").read_text())
+    assert kept["sums"] == {"most": 8, "bonus": 0.0}
+    assert not {"workflow", "judging", "instructions", "presentation"} & kept.keys()
+    assert "problems  sums up to 8 + 8" in trained.stdout
     record = next(iter(read_rollouts(folder / "outputs/sums", 1)))
     assert record["task"]["source"] == "sums" and "workflow" not in record
     table = json.loads((folder / "outputs/sums/evaluation.json").read_text())
@@ -72,7 +121,7 @@ def test_it_is_checked_evaluated_watched_and_reported(
     assert (folder / "out/evaluation.json").exists()
     assert "Ours has no problems of GSM8K" in (folder / "out/papers.md").read_text()
     papers = json.loads((folder / "out/papers.json").read_text())
-    assert "whom environment sums" in papers["models_used"]
+    assert "whom environment mine" in papers["models_used"]
     assert found.stdout.index("AFlow [1]") < found.stdout.index("out/evaluation.json")
     attempts = folder / "out/evaluation"
     assert rollout_steps(attempts) == [0, 4], "the untrained policy, and the checkpoint's step"
@@ -105,3 +154,49 @@ def test_a_name_that_is_none_lists_what_there_is(folder: Path):
     assert unknown.returncode == 2 and "did you mean dapo?" in unknown.stderr
     lacking = call(folder, str(ROOT / "train.py"), "--config", "sums.yaml", "environment=sums:Sum")
     assert lacking.returncode == 2 and "did you mean Sums?" in lacking.stderr
+
+
+def test_its_keys_are_checked_and_listed_as_all_are(folder: Path):
+    def problems(*overrides: str) -> list[str]:
+        code = (
+            "import sys; from flowright.core.errors import ConfigError\n"
+            "from flowright.environments.registry import load_config\n"
+            "try: load_config('sums.yaml', sys.argv[1:])\n"
+            "except ConfigError as error: print('\\n'.join(error.problems))\n"
+            "assert 'torch' not in sys.modules"
+        )
+        done = call(folder, "-c", code, *overrides)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    assert problems() == []
+    assert problems("sums.mst=3", "judging.methd=sft", "seed=x") == [
+        "command line: judging.methd: unknown key; did you mean judging.method?",
+        "command line: seed: input should be a valid integer, unable to parse string as an integer "
+        "(got 'x')",
+        "command line: sums.mst: unknown key; did you mean sums.most?",
+    ]
+    (line,) = problems("sums.most=10")
+    assert line.startswith("command line: sums.most: input should be less than or equal to 9")
+    (line,) = problems("sums.bonus=1", "reward.cost_weight=0.1")
+    assert line == "sums.yaml: sums.bonus: leave it out where reward.cost_weight counts"
+    listed = call(
+        folder, str(ROOT / "scripts/write_config_docs.py"), "--environment", "mine:KeyedSums"
+    )
+    assert listed.returncode == 0, listed.stderr
+    assert "## `sums`" in listed.stdout and "`sums.most`" in listed.stdout
+    assert "Largest digit of a sum." in listed.stdout
+
+
+def test_its_run_is_a_page_of_the_viewer(
+    folder: Path, trained: subprocess.CompletedProcess[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    shelf = Shelf(folder / "outputs")
+    for run in shelf.runs():
+        for part in shelf.parts(run):
+            part.update()
+    with TestClient(create_app(shelf), "http://localhost") as client:
+        page = client.get("/run/sums/attempt/1/0/0").text
+    assert "Answer" in page and "Shown without its environment" not in page

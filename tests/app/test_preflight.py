@@ -25,6 +25,7 @@ from flowright.config.policy import SMOLLM2, PolicySection, WarmStartSection
 from flowright.config.root import Config
 from flowright.core.errors import ConfigError, UserError
 from flowright.environments.environment import make_environment
+from flowright.environments.registry import make_config
 from flowright.environments.workflow.checks import check_servers
 from flowright.judging.rules import RuleJudge
 from flowright.judging.service.app import create_app
@@ -42,7 +43,7 @@ def asking(tmp_path: Path, urls: Mapping[str, str], **given: Any) -> Config:
         yaml.safe_dump({"models": {n: {"base_url": u, **entry} for n, u in urls.items()}})
     )
     llm = {"file": file, "attempts": 1, "reconnect_seconds": 0}
-    return Config.model_validate({"aflow_executor_model": "large", "llm": llm, **given})
+    return make_config({"aflow_executor_model": "large", "llm": llm, **given})
 
 
 async def told(config: Config) -> str:
@@ -129,9 +130,9 @@ async def test_a_judge_that_refuses_schemas_is_no_problem_but_said(tmp_path: Pat
 async def test_a_judge_service_is_asked_one_question(tmp_path: Path) -> None:
     app = create_app(RuleJudge(), JudgeServerSection())
     async with served(app) as (url, _):
-        fine = Config.model_validate({"judge": {"service": {"judge_url": url}}})
+        fine = make_config({"judge": {"service": {"judge_url": url}}})
         assert f"judge service at {url}" in await check_servers(fine)
-        deep = Config.model_validate({"judge": {"service": {"judge_url": f"{url}/v1"}}})
+        deep = make_config({"judge": {"service": {"judge_url": f"{url}/v1"}}})
         assert f"set judge_url to {url}" in await told(deep)
 
 
@@ -148,7 +149,7 @@ async def test_a_models_server_is_no_judge_service() -> None:
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        found = await told(Config.model_validate({"judge": {"service": {"judge_url": url}}}))
+        found = await told(make_config({"judge": {"service": {"judge_url": url}}}))
     assert "gave no verdict on a trial question" in found and "an entry of llm.file" in found
 
 
@@ -156,7 +157,7 @@ def test_a_model_trains_on_a_cpu_where_there_is_no_gpu() -> None:
     """The dry run and the run look with one function, which warns and does not refuse."""
     section = PolicySection(device="cpu", max_prompt_tokens=64, max_new_tokens=16)
     policy = load_policy(str(checkpoint()), section, 0)
-    config = Config(strategy_model=str(checkpoint()), policy=section).on("cpu")
+    config = make_config(strategy_model=str(checkpoint()), policy=section).on("cpu")
     demand = Demand(shape_of(policy.causal_lm, config.policy), config.policy, config.grpo, 1, "cpu")
     assert planned_device(config) == choose_device(section).type == "cpu"
     free, warning = look_at_device(config, demand)
@@ -168,7 +169,7 @@ def test_a_model_trains_on_a_cpu_where_there_is_no_gpu() -> None:
 def test_a_model_that_is_made_here_is_planned_by_its_folder(tmp_path: Path) -> None:
     """The name ``smollm2-135m`` is no folder, and no hub's."""
     section = PolicySection(device="cpu", warm_start=WarmStartSection(folder=checkpoint()))
-    config = Config(strategy_model=SMOLLM2, policy=section).on("cpu")
+    config = make_config(strategy_model=SMOLLM2, policy=section).on("cpu")
     demand = demand_of(config)
     policy = load_policy(str(checkpoint()), config.policy, 0)
     assert demand is not None and demand.shape == shape_of(policy.causal_lm, config.policy)
@@ -207,7 +208,7 @@ def test_a_run_on_given_pairs_is_planned_by_its_rows(tmp_path: Path) -> None:
             for question, good, bad in rows
         )
     )
-    config = Config.model_validate(
+    config = make_config(
         {
             "environment": "judging",
             "strategy_model": str(checkpoint()),
@@ -242,7 +243,7 @@ def test_a_run_on_given_pairs_is_planned_by_its_rows(tmp_path: Path) -> None:
 def test_what_attempts_are_shown_is_told_with_what_corrects_for_it(
     tmp_path: Path, off_policy: str | None, said: str
 ) -> None:
-    config = Config.model_validate(
+    config = make_config(
         {
             "environment": "words_environment:Hinted",
             "strategy_model": str(checkpoint()),

@@ -34,12 +34,12 @@ from flowright.app.plan.find_basis import find_basis
 from flowright.app.plan.replay import busy_seconds, replayed
 from flowright.app.plan.time_plan import TimePlan, make_plan
 from flowright.app.plan.words import lines, start_line
-from flowright.config import load_config
 from flowright.config.root import Config
 from flowright.core.errors import ConfigError, RunError, UserError
 from flowright.core.files import write_json
 from flowright.data.task import Problem
 from flowright.environments.environment import Environment, TaskSets, make_environment
+from flowright.environments.registry import load_config, make_config
 from flowright.runs.directory import RunDirectory
 from flowright.viewer.monitoring.report import write_report
 
@@ -267,11 +267,11 @@ class Bare(Environment):
 
 def test_a_probe_without_baselines_says_what_to_set(tmp_path: Path) -> None:
     path = f"{__name__}:Bare"
-    config = configured(tmp_path, "plan.probe=2").model_copy(update={"environment": path})
+    config = configured(tmp_path, "plan.probe=2", f"environment={path}")
     bare = Bare(config)
     with pytest.raises(ConfigError, match=r"plan.probe: environment .* has no baselines"):
         asyncio.run(find_basis(config, bare, bare.tasks()))
-    calm = config.model_copy(update={"plan": Config().plan})
+    calm = config.model_copy(update={"plan": make_config().plan})
     assert "executor_calls" not in planned_by(calm, bare, bare.tasks()).step
 
 

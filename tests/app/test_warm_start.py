@@ -21,6 +21,7 @@ from flowright.app.world import open_policy
 from flowright.config.root import Config
 from flowright.core.errors import Failure, Reason, RunPaused, UserError
 from flowright.data.task import Task
+from flowright.environments.registry import make_config
 from flowright.environments.reward import Reward
 from flowright.environments.rollout import Rollout
 from flowright.grading import Gold
@@ -33,7 +34,7 @@ def configured(folder: Path | None, judge: str = "any", **given: Any) -> Config:
     section = {"folder": folder, "steps": 40, "prompts_per_step": 4, "learning_rate": 0.05}
     section |= {"warmup_steps": 0, "probes": 3, "probe_samples": 16, "problems": 20, "attempts": 1}
     policy = {"device": "cpu", "lora": {"rank": 8, "alpha": 16}, "max_new_tokens": 8}
-    return Config.model_validate(
+    return make_config(
         {
             "environment": "words_environment:Words",
             "strategy_model": str(checkpoint()),

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from flowright.config import load_config
-from flowright.config.loading import load_models, read_yaml
-from flowright.config.reading import keys_of
+from flowright.config.loading import keys_of, load_models, read_yaml
 from flowright.config.root import Config
 from flowright.config.suggestions import ELSEWHERE, meant, unknown
 from flowright.core.errors import ConfigError
+from flowright.environments.registry import load_config, make_config
 
 ROOT = Path(__file__).parents[2]
 
@@ -166,7 +165,7 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
 
 
 def test_an_empty_file_is_the_default_configuration(write) -> None:
-    assert load_config(write("")) == Config()
+    assert load_config(write("")) == make_config()
 
 
 def test_overrides_replace_values_and_leave_the_rest(write) -> None:
@@ -176,14 +175,14 @@ def test_overrides_replace_values_and_leave_the_rest(write) -> None:
     )
     assert (config.grpo.steps, config.grpo.group_size, config.policy.lora.rank) == (7, 4, 8)
     assert config.physical_gpus == (0, 3) and config.judge.model is None
-    assert load_config(path, ["grpo={steps: 9}"]).grpo.group_size == Config().grpo.group_size
+    assert load_config(path, ["grpo={steps: 9}"]).grpo.group_size == make_config().grpo.group_size
     assert load_config(path, ["judge.model="]).judge.model == ""
     assert load_config(path, ["run.name=2024"]).run.name == "2024"
 
 
 def test_a_configuration_cannot_be_changed() -> None:
     with pytest.raises(ValueError, match="frozen"):
-        Config().grpo.steps = 3  # pyright: ignore[reportAttributeAccessIssue]
+        make_config().grpo.steps = 3  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_variables_are_read_from_the_environment(write) -> None:
@@ -234,7 +233,7 @@ def test_the_documentation_is_the_configuration() -> None:
 
 def test_the_policys_servers_are_asked_for_the_policy_and_their_key_is_not_kept() -> None:
     served = {"sampler": "vllm", "vllm": {"base_urls": ["http://a:1/v1/"], "api_key": "secret"}}
-    config = Config.model_validate({"strategy_model": "Qwen/Qwen2.5-7B", "policy": served})
+    config = make_config({"strategy_model": "Qwen/Qwen2.5-7B", "policy": served})
     assert config.served_policy == "Qwen/Qwen2.5-7B"
     assert config.policy.vllm.base_urls == ("http://a:1/v1",)
     assert "secret" not in config.model_dump_json()
@@ -242,7 +241,7 @@ def test_the_policys_servers_are_asked_for_the_policy_and_their_key_is_not_kept(
 
 def test_a_judge_services_key_is_not_kept_but_reaches_other_processes() -> None:
     judge = {"service": {"judge_url": "http://a:1", "api_key": "secret"}}
-    config = Config.model_validate({"judge": judge})
+    config = make_config({"judge": judge})
     assert "secret" not in config.model_dump_json()
     assert pickle.loads(pickle.dumps(config)) == config  # as the processes of a cluster get it
 
@@ -262,15 +261,24 @@ def test_settings_know_what_they_were_read_from_and_are_compared_without_it(writ
     assert config.source == config.on("cpu").source == told
     assert pickle.loads(pickle.dumps(config)).source == told
     given = {"seed": 3, "grpo": {"steps": 9}, "run": {"name": "two words"}}
-    assert config == Config.model_validate(given) != load_config(path)
-    assert Config().source == "FILE"
+    assert config == make_config(given) != load_config(path)
+    assert make_config().source == "FILE"
 
 
 def test_an_evaluation_says_what_it_measures_by() -> None:
-    assert Config(val_dataset="data/mine.jsonl").held_out_from == "data/mine.jsonl"
+    assert make_config(val_dataset="data/mine.jsonl").held_out_from == "data/mine.jsonl"
     small = load_config(ROOT / "config/instructions_small.yaml")
     assert small.held_out_from == "held out of a known rule (synthetic), rewarded by rubric"
     files = ["instructions.data=files", "instructions.train_files=[a.jsonl]"]
     given = [*files, "instructions.val_files=[b.jsonl, c.jsonl]"]
     shown = load_config(ROOT / "config/instructions_small.yaml", given).held_out_from
     assert shown == "b.jsonl, c.jsonl"
+
+
+def test_sections_of_other_environments_are_checked_and_left_out(write) -> None:
+    (line,) = problems(write("judging: {methd: sft}"))
+    assert line.endswith("judging.methd: unknown key; did you mean judging.method?")
+    config = load_config(write("judging: {method: sft}\npresentation: {train: 5}\nseed: 3"))
+    assert config == make_config(seed=3) and "judging" not in config.model_dump()
+    (line,) = problems(write("environment: [1]"))
+    assert "environment: input should be a valid string" in line

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from documented import write_programs
 
-from flowright.config import load_config
 from flowright.core.errors import ConfigError, DataError
 from flowright.data.loading import load_problems
 from flowright.data.sources import load_dataset
 from flowright.data.task import read_tasks, write_tasks
+from flowright.environments.registry import load_config
 
 ROOT = Path(__file__).parents[2]
 

@@ -13,8 +13,8 @@ import sys
 import time
 from pathlib import Path
 
-from flowright.config import load_config
 from flowright.core.files import write_json
+from flowright.environments.registry import load_config
 from flowright.runs.run_files import write_rollouts
 
 STEPS, ATTEMPTS = 12, 64

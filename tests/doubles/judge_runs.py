@@ -16,6 +16,7 @@ from typing import Any
 from processes import free_port
 
 from flowright.config.root import Config
+from flowright.environments.registry import make_config
 
 STEPS = 6
 BOTH = ("pointwise", "pairwise")
@@ -60,7 +61,7 @@ def config_of(method: str, base: Path, folder: Path, model: Path, **changes: Any
         fields["policy"] |= {"head": "score"}
     for section, values in changes.items():
         fields[section] = {**fields.get(section, {}), **values}
-    return Config.model_validate(fields)
+    return make_config(fields)
 
 
 def _files(method: str, base: Path) -> dict[str, Any]:

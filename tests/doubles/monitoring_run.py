@@ -12,11 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flowright.config import load_config
 from flowright.config.root import Config
 from flowright.core.errors import Failure, Reason
 from flowright.core.files import write_json
 from flowright.data.task import KINDS, Problem
+from flowright.environments.registry import load_config
 from flowright.environments.reward import UNSCORED, Reward
 from flowright.environments.rollout import Rollout, Spent, to_record
 from flowright.environments.workflow.rollout import WorkflowDetails, workflow_record

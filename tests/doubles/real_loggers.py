@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from flowright.config.root import Config
 from flowright.config.run import RunSection
+from flowright.environments.registry import make_config
 from flowright.runs.directory import RunDirectory
 
 Logged = dict[str, Any]
@@ -21,7 +21,7 @@ Logged = dict[str, Any]
 def train(package: str, folder: Path) -> None:
     section = RunSection(name="mine", project="shown", tensorboard=False, loggers=(package,))  # type: ignore
     for steps, resume in ((range(4), False), (range(3, 6), True)):
-        run = RunDirectory(folder / "run", Config(run=section, seed=7), resume)
+        run = RunDirectory(folder / "run", make_config(run=section, seed=7), resume)
         if resume:
             run.resume_after(steps.start - 1)
         for step in steps:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from processes import free_port
 
-from flowright.config import load_config
 from flowright.config.root import Config
+from flowright.environments.registry import load_config
 
 ROOT = Path(__file__).parents[2]
 POLICY = "policy"

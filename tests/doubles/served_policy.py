@@ -8,9 +8,9 @@ from workflow_doubles import ScriptedModel, ScriptedSandbox
 
 from flowright.app.serving.author import Ask, Author
 from flowright.app.serving.opening import Opening
-from flowright.config.root import Config
 from flowright.config.workflow import WorkflowSection
 from flowright.environments.environment import Environment, TaskSets
+from flowright.environments.registry import make_config
 from flowright.policy.prompt import Prompt
 from flowright.policy.sampler import Sample
 from flowright.workflows.executor import Executor
@@ -30,7 +30,7 @@ async def author(
 ) -> AsyncIterator[Author]:
     """One whose every draw gives the first of these completions."""
     model = model or ScriptedModel()
-    config = Config(workflow=WorkflowSection(workers=workers))
+    config = make_config(workflow=WorkflowSection(workers=workers))
 
     async def draw(prompt: tuple[int, ...], ask: Ask) -> list[Sample]:
         return [Sample((1, 2, 3), (), text, "stop", 1) for text in completions[: ask.samples]]

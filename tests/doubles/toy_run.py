@@ -22,6 +22,7 @@ from flowright.config.run import RunSection
 from flowright.core.errors import Failure, Reason
 from flowright.data.task import Problem
 from flowright.environments.environment import Environment, TaskSets
+from flowright.environments.registry import make_config
 from flowright.environments.reward import UNSCORED, Reward
 from flowright.environments.rollout import Completion, Rollout
 from flowright.evaluation.perplexity import open_text
@@ -157,7 +158,7 @@ def configured(
     training |= {"epochs": 2, "minibatches": 2}
     kept: dict[str, Any] = {"tensorboard": False, "checkpoint_every": 2}
     measured: dict[str, Any] = {"every": 2, "problems": 3}
-    return Config(
+    return make_config(
         seed=1,
         policy=PolicySection(max_new_tokens=6, max_prompt_tokens=100),
         grpo=GrpoSection(**training | (grpo or {})),

@@ -6,6 +6,7 @@ import tiny_policy  # noqa: F401 - for one thread and no progress bars
 from flowright.app.world import open_policy
 from flowright.config.root import Config
 from flowright.environments.environment import make_environment, prompt_encoder
+from flowright.environments.registry import make_config
 from flowright.environments.rollout import Completion
 from flowright.policy.local import LocalSampler
 from flowright.policy.sampler import Sampling
@@ -17,7 +18,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
     small |= {"steps": 100, "learning_rate": 0.01, "matrix_learning_rate": 0.02}
     small |= {"prompt_weight": 0.0, "cache_dir": tmp_path_factory.mktemp("cache")}
     rule = {"train": 800, "held_out": 100, "words": 1}
-    return Config.model_validate(
+    return make_config(
         {
             "environment": "judging",
             "strategy_model": "tiny",

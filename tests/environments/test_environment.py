@@ -24,6 +24,7 @@ from flowright.environments.instructions.opening import grader_of, judge_of, ope
 from flowright.environments.instructions.rollouts import record_of, roll_out
 from flowright.environments.instructions.tasks import InstructionTask, task_of
 from flowright.environments.metrics import outcome_metrics
+from flowright.environments.registry import make_config
 from flowright.environments.rollout import Completion, Rollout, to_record
 from flowright.evaluation.evaluator import make_row
 from flowright.judging.service.app import create_app
@@ -37,7 +38,7 @@ SMALL = {"train": 30, "held_out": 10}
 
 def config_of(**instructions: object) -> Config:
     keys = {"known_rule": SMALL, **instructions}
-    return Config.model_validate({"environment": "instructions", "instructions": keys})
+    return make_config({"environment": "instructions", "instructions": keys})
 
 
 def environment(**instructions: object) -> InstructionsEnvironment:
@@ -145,7 +146,7 @@ async def test_a_judge_rewards_and_checkers_say_what_an_answer_is_worth() -> Non
 async def test_a_judge_service_rewards_answers_to_prompts() -> None:
     app = create_app(LongIsGood(), JudgeServerSection(), simulated=True)
     async with served(app) as (url, _):
-        config = Config.model_validate(
+        config = make_config(
             {
                 "environment": "instructions",
                 "instructions": {"reward": "judge", "known_rule": SMALL},
@@ -420,11 +421,11 @@ def test_variables_say_what_becomes_of_rules_where_the_section_is_silent() -> No
 def test_only_a_model_judges_criteria() -> None:
     for judge in ({"panel": ["a"]}, {"mode": "rules"}, {"samples": 3}):
         with pytest.raises(ValueError, match="judged by one model"):
-            Config.model_validate({"environment": "instructions", "judge": judge})
+            make_config({"environment": "instructions", "judge": judge})
     for judge in ({"mode": "rules"}, {"ask": "rubric"}, {"ask": "pairwise"}):
         keys = {"environment": "instructions", "instructions": {"reward": "judge"}}
         with pytest.raises(ValueError, match=r"instructions\.reward: judge"):
-            Config.model_validate({**keys, "judge": judge})
+            make_config({**keys, "judge": judge})
     config = config_of(reward="constraints")
     assert config.models == frozenset() and config.judge_model is None
     assert config_of().models == {"simulated"}

@@ -12,9 +12,8 @@ from criteria_doubles import CriteriaModel, blocks_of, reply_to, rubric, says
 from llm_standin import Seen, StandIn, good, problem
 from lost_sandbox import LostSandbox
 
-from flowright.config import SimulatedSection
 from flowright.config.judge import JudgeSection
-from flowright.config.root import Config
+from flowright.config.llm import SimulatedSection
 from flowright.core.errors import Reason
 from flowright.data.task import Task
 from flowright.environments.environment import make_environment
@@ -22,6 +21,7 @@ from flowright.environments.instructions.environment import InstructionsEnvironm
 from flowright.environments.instructions.grades import InstructionGrade
 from flowright.environments.instructions.known_rule import WORDS
 from flowright.environments.instructions.tasks import task_of
+from flowright.environments.registry import make_config
 from flowright.environments.rollout import Completion, Rollout
 from flowright.judging.rubrics.criteria_judge import criteria_judge
 from flowright.judging.rubrics.rewards import RubricReward
@@ -62,7 +62,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def environment_of(file: Path, kind: str, judge: Mapping[str, object]) -> InstructionsEnvironment:
-    config = Config.model_validate(
+    config = make_config(
         {
             "environment": "instructions",
             "instructions": {"known_rule": {"train": TASKS, "held_out": 2}, **KINDS[kind]},

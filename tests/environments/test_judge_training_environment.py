@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from flowright.config.root import Config
 from flowright.core.errors import ConfigError, DataError, Reason
 from flowright.data.preferences import Pair, Turn
 from flowright.environments.display import blocks_of, display_of
@@ -22,6 +21,7 @@ from flowright.environments.judging.tasks import (
     other_order,
     task_of,
 )
+from flowright.environments.registry import make_config
 from flowright.environments.rollout import Completion, Rollout, to_record
 from flowright.llm.chat import Message
 from flowright.policy.sampler import Sample
@@ -38,7 +38,7 @@ A, B, EVEN, BAD = (
 
 def environment(**judging: object) -> JudgingEnvironment:
     keys = {"known_rule": SMALL, **judging}
-    made = make_environment(Config.model_validate({"environment": "judging", "judging": keys}))
+    made = make_environment(make_config({"environment": "judging", "judging": keys}))
     assert isinstance(made, JudgingEnvironment)
     return made
 
@@ -216,7 +216,7 @@ async def test_baselines_and_demonstrations_can_be_read(method: str, confidence:
 def test_a_judge_that_scores_is_shown_what_answers_name_and_not_that_more_are_better() -> None:
     judging = {"method": "bradley_terry", "known_rule": SMALL}
     given = {"environment": "judging", "judging": judging, "policy": {"head": "score"}}
-    made = make_environment(Config.model_validate(given | {"grpo": {"loss": "bradley_terry"}}))
+    made = make_environment(make_config(given | {"grpo": {"loss": "bradley_terry"}}))
     drawn = made.demonstrations(made.tasks().train, 40, 2, seed=0)
     for each in drawn:
         asked, answer, which = each.messages

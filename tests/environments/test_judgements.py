@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from flowright.config import JudgingSection
 from flowright.core.errors import ConfigError
 from flowright.data.preferences import PREFERRED, Pair, Preferred, Turn
+from flowright.environments.judging.config import JudgingSection
 from flowright.environments.judging.frames import frame, wording_of
 from flowright.environments.judging.reading import Kind, Reading, Unread, read, reply_text
 from flowright.environments.judging.rewards import (

@@ -6,14 +6,14 @@ from collections import Counter
 
 from workflow_doubles import ScriptedModel, ScriptedSandbox, task
 
-from flowright.config.root import Config
-from flowright.config.workflow import WorkflowSection
 from flowright.core.errors import ConfigError
 from flowright.data.task import KINDS, Problem
 from flowright.environments.environment import make_environment
 from flowright.environments.presentation.presenting import PRESENTATIONS, TRIGGERED
+from flowright.environments.registry import make_config
 from flowright.environments.reward import UNSCORED
 from flowright.environments.rollout import Rollout
+from flowright.environments.workflow.config import WorkflowConfig
 from flowright.environments.workflow.rollout import WorkflowDetails
 from flowright.grading.text import extract_answer
 from flowright.policy.sampler import Sample
@@ -24,7 +24,7 @@ from flowright.workflows.grammar import ENDED, draw_program, fixed_workflows, wi
 from flowright.workflows.registry import operator
 
 MODULE = "flowright.environments.presentation.operators"
-LIMITS = WorkflowSection(operators=(MODULE,), workers=1)
+LIMITS = WorkflowConfig(operators=(MODULE,), workers=1)
 
 
 async def test_a_workflow_ends_with_them_and_the_answer_is_found() -> None:
@@ -46,7 +46,7 @@ async def test_a_workflow_ends_with_them_and_the_answer_is_found() -> None:
 
 
 async def test_a_record_tells_which_a_program_ends_with() -> None:
-    environment = make_environment(Config(workflow=LIMITS))
+    environment = make_environment(make_config(workflow=LIMITS))
     plain = fixed_workflows()["step_by_step"]
     found = []
     async with Executor(ScriptedModel("Answer: 42"), ScriptedSandbox(), LIMITS) as executor:
@@ -57,7 +57,7 @@ async def test_a_record_tells_which_a_program_ends_with() -> None:
     invalid = Rollout(task(), Sample((), (), "?", "stop", 0), UNSCORED)
     assert [sorted(names) for names in found] == [["plain"], ["cite", "decorate"]]
     assert environment.record(invalid)["presentation"] == []
-    assert "presentation" not in make_environment(Config()).record(rollout)
+    assert "presentation" not in make_environment(make_config()).record(rollout)
 
 
 async def test_of_a_code_answer_the_code_stays() -> None:
@@ -86,7 +86,7 @@ def test_programs_end_with_them_as_often_as_is_said() -> None:
 def test_the_cold_start_knows_them_where_they_are_named() -> None:
     tasks = [Problem(f"t{n}", KINDS[n % 2], "own", f"Question {n}?", "1") for n in range(4)]
     for modules in ((), (MODULE,)):
-        config = Config.model_validate({"workflow": {"operators": modules}})
+        config = make_config({"workflow": {"operators": modules}})
         shown = make_environment(config).demonstrations(tasks, 40, 2, 0)
         texts = [text for demonstration in shown for text in demonstration.completions]
         ended = [any(f"await {name}(" in text for name in PRESENTATIONS) for text in texts]

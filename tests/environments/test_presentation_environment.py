@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from flowright.config.root import Config
 from flowright.core.errors import ConfigError, Reason
 from flowright.environments.display import blocks_of, display_of
 from flowright.environments.environment import make_environment
@@ -17,6 +16,7 @@ from flowright.environments.presentation.rewards import backward
 from flowright.environments.presentation.rollouts import answered, details_of
 from flowright.environments.presentation.table import GARBLED, KINDS, RIGHT, WAYS, best_way
 from flowright.environments.presentation.tasks import SmallQuestion, small_questions
+from flowright.environments.registry import make_config
 from flowright.environments.rollout import Completion, Rollout, to_record
 from flowright.policy.sampler import Sample
 
@@ -25,7 +25,7 @@ EXACT = {"judge_true_positive": 1.0, "judge_false_positive": 0.0}
 
 def environment(seed: int = 0, **keys: object) -> PresentationEnvironment:
     sections = {"judge": {"gate": False}, "presentation": {}, "simulated": {}, **keys}
-    config = Config.model_validate({"environment": "presentation", "seed": seed, **sections})
+    config = make_config({"environment": "presentation", "seed": seed, **sections})
     made = make_environment(config)
     assert isinstance(made, PresentationEnvironment)
     return made
@@ -284,7 +284,7 @@ def test_what_does_not_fit_is_refused() -> None:
         ),
     ):
         with pytest.raises(ValueError, match=told):
-            Config.model_validate({"environment": "presentation", **keys})
+            make_config({"environment": "presentation", **keys})
 
 
 async def test_a_record_says_what_was_presented() -> None:

@@ -6,16 +6,15 @@ from typing import Any
 
 import pytest
 
-from flowright.config import JudgingSection
-from flowright.config.judging import BENCHMARKS
-from flowright.config.root import Config
 from flowright.core.errors import DataError
 from flowright.data.contamination import TrainedOn
 from flowright.data.preference_files import HELD_OUT
 from flowright.data.preferences import Turn
 from flowright.environments.environment import make_environment
+from flowright.environments.judging.config import BENCHMARKS, JudgingSection
 from flowright.environments.judging.loading import load_conversations, load_rows
 from flowright.environments.judging.sealed import read_sealed
+from flowright.environments.registry import make_config
 
 Row = dict[str, Any]
 
@@ -119,7 +118,7 @@ def test_what_stands_beside_the_files_is_known_too(tmp_path: Path) -> None:
     judging = section(tmp_path, *rows).model_dump()
     values = {"environment": "judging", "judging": judging, "grpo": {"loss": "bradley_terry"}}
     values |= {"policy": {"head": "score"}}
-    made = make_environment(Config.model_validate(values))
+    made = make_environment(make_config(values))
     made.tasks()
     said = made.trained_on()
     assert said is not None and said.subsets == {"llmbar/natural", "other"}

@@ -10,7 +10,6 @@ import pytest
 from workflow_doubles import ScriptedModel
 
 from flowright.config.judge import JudgeSection, TrainedJudgeSection
-from flowright.config.root import Config
 from flowright.core.errors import DataError, FailureError, Reason
 from flowright.environments.judging.frames import wording_of
 from flowright.environments.judging.serving import (
@@ -24,6 +23,7 @@ from flowright.environments.judging.serving import (
     form_of_run,
     read_form,
 )
+from flowright.environments.registry import make_config
 from flowright.judging.verdict import Criterion, JudgeQuery
 from flowright.llm.chat import ChatReply, Message, RequestRefused, Usage
 
@@ -159,7 +159,7 @@ def test_a_run_says_how_its_judge_is_asked(judging: dict[str, Any], judges: str)
     form = form_of_run(told)
     assert form is not None
     assert (form.judges, form.wording) == (judges, wording_of("short"))
-    assert form_of_run(Config().model_dump(mode="json")) is None
+    assert form_of_run(make_config().model_dump(mode="json")) is None
 
 
 def test_how_a_judge_is_asked_travels_with_its_weights_and_can_be_said_otherwise(tmp_path: Path):

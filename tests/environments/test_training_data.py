@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from flowright.config import JudgingSection, KnownRuleSection
 from flowright.core.errors import DataError, FailureError, Reason
 from flowright.data.preferences import Pair, Preferred, Turn
+from flowright.environments.judging.config import JudgingSection, KnownRuleSection
 from flowright.environments.judging.frames import frame, wording_of
 from flowright.environments.judging.known_rule import (
     KnownRuleRows,

@@ -7,11 +7,11 @@ from lost_sandbox import LostSandbox
 from workflow_doubles import ScriptedModel, task
 
 from flowright.config.judge import JudgeSection
-from flowright.config.root import Config
 from flowright.config.workflow import RewardSection, WorkflowSection
 from flowright.core.errors import Reason
 from flowright.data.task import Problem
 from flowright.environments.environment import make_environment
+from flowright.environments.registry import make_config
 from flowright.environments.rollout import Completion, Rollout
 from flowright.environments.workflow.environment import workflow_metrics
 from flowright.environments.workflow.rollout import WorkflowRollouts
@@ -121,7 +121,7 @@ async def test_what_no_rule_decides_is_unscored_then() -> None:
 
 
 def test_the_prompt_is_the_environments_and_says_the_runs_limits() -> None:
-    config = Config.model_validate({"workflow": {"max_llm_calls": 4, "max_tokens": 777}})
+    config = make_config({"workflow": {"max_llm_calls": 4, "max_tokens": 777}})
     system, user = make_environment(config).messages(task())
     assert "At most 4 calls of the model and 777 tokens" in system.content
     assert task().problem in user.content

@@ -10,10 +10,11 @@ from hypothesis import given, strategies as st
 
 from flowright.app.terminal import findings
 from flowright.config.policy import PolicySection
-from flowright.config.root import Config, EvaluationSection
+from flowright.config.root import EvaluationSection
 from flowright.core.errors import Failure, Reason
 from flowright.core.statistics import bootstrap
 from flowright.data.task import Kind, Problem
+from flowright.environments.registry import make_config
 from flowright.environments.reward import UNSCORED, Reward
 from flowright.environments.rollout import Completion, Rollout, Spent
 from flowright.environments.workflow.environment import MOST_SAMPLES, WorkflowEnvironment
@@ -288,7 +289,7 @@ TASKS = [task(i, kind) for i in range(4) for kind in ("math", "code", "qa")]
 
 
 async def test_an_evaluation_never_uses_a_training_steps_draws():
-    config = Config(seed=3, evaluation=EvaluationSection(samples=2), policy=PolicySection())
+    config = make_config(seed=3, evaluation=EvaluationSection(samples=2), policy=PolicySection())
     environment, sampler = Table(frozenset({("qa", "7")})), Repeater()
     evaluator = Evaluator(environment, lambda task: Prompt((7,), False), config)
     rows = [await evaluator.row("p", sampler, TASKS, draw) for draw in (0, 1, 0)]
@@ -310,7 +311,7 @@ async def test_a_comparison_measures_every_fixed_workflow_on_the_same_problems()
     programs = fixed_workflows()
     right = {("math", programs["step_by_step"]), ("code", programs["write_code"])}
     environment = Table(frozenset(right))
-    evaluator = Evaluator(environment, lambda task: Prompt((1,), False), Config())
+    evaluator = Evaluator(environment, lambda task: Prompt((1,), False), make_config())
     seen: list[tuple[int, int, str]] = []
 
     async def policy(tasks: Sequence[Problem]) -> Row:
@@ -337,7 +338,7 @@ async def test_a_comparison_measures_every_fixed_workflow_on_the_same_problems()
 
 async def test_without_baselines_only_the_policies_are_measured():
     environment = Table()
-    evaluator = Evaluator(environment, lambda task: Prompt((1,), False), Config())
+    evaluator = Evaluator(environment, lambda task: Prompt((1,), False), make_config())
 
     async def policy(tasks: Sequence[Problem]) -> Row:
         return await evaluator.row(TRAINED, Repeater(), tasks)
@@ -348,7 +349,7 @@ async def test_without_baselines_only_the_policies_are_measured():
 
 async def test_a_large_evaluation_is_rolled_out_in_parts():
     environment = Table()
-    config = Config(evaluation=EvaluationSection(samples=3))
+    config = make_config(evaluation=EvaluationSection(samples=3))
     evaluator = Evaluator(environment, lambda task: Prompt((1,), False), config)
     tasks = [task(i) for i in range(400)]
     found = await evaluator.row("p", Repeater(), tasks)

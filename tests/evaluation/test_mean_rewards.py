@@ -7,11 +7,11 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from flowright.app.reward_table import reward_table
-from flowright.config.root import Config
+from flowright.app.comparing import reward_table
 from flowright.core.errors import Failure, Reason
 from flowright.data.task import Task
 from flowright.environments.environment import Baseline, Environment
+from flowright.environments.registry import make_config
 from flowright.environments.reward import UNSCORED, Reward
 from flowright.environments.rollout import Completion, Rollout
 from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, compare
@@ -70,7 +70,7 @@ class Sayings:
 
 
 def evaluator(samples: int) -> Evaluator:
-    config = Config.model_validate({"evaluation": {"samples": samples}})
+    config = make_config({"evaluation": {"samples": samples}})
     return Evaluator(Essays(config), lambda task: Prompt((1,), False), config)
 
 

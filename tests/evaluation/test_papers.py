@@ -19,6 +19,7 @@ from flowright.data.loading import AFLOW_TEST, Provenance, provenance_of
 from flowright.data.sources import AFLOW
 from flowright.data.task import Kind, Problem, write_tasks
 from flowright.environments.environment import Environment, make_environment
+from flowright.environments.registry import make_config
 from flowright.environments.reward import UNSCORED, Reward
 from flowright.environments.rollout import Rollout
 from flowright.evaluation.evaluator import Row, Score, make_row, row_of
@@ -219,12 +220,12 @@ def test_f1_is_a_mean_over_problems_to_which_faults_of_ours_do_not_count():
         [answered(choice, True, None)],
         [answered(problem(0, "math", "gsm8k"), True, None)],
     ]
-    row = make_row("p", "policy", groups, Environment(Config()))
+    row = make_row("p", "policy", groups, Environment(make_config()))
     assert set(row.f1) == {"drop"}
     assert row.f1["drop"].value == pytest.approx((0.75 + 0.0 + 0.25) / 3)
     assert row.sources["drop"].gold == pytest.approx((0.5 + 0.0 + 0.0) / 3)
     unknown = make_row(
-        "p", "policy", [*groups, [answered(drop[3], True, None)]], Environment(Config())
+        "p", "policy", [*groups, [answered(drop[3], True, None)]], Environment(make_config())
     )
     assert unknown.f1 == {}  # part of a dataset has no mean of the whole
     known = json.loads(json.dumps(asdict(row)))
@@ -279,12 +280,12 @@ def test_models_are_called_what_their_servers_call_them(tmp_path: Path):
         "models: {big: {api_type: openai, base_url: 'http://localhost:1/v1', api_key: k, "
         "model_name: /path/to/gpt-oss-120b}}"
     )
-    config = Config.model_validate({"llm": {"file": llm}, "aflow_executor_model": "big"})
+    config = make_config({"llm": {"file": llm}, "aflow_executor_model": "big"})
     assert found_models(config) == Models("tiny", "/path/to/gpt-oss-120b", "/path/to/gpt-oss-120b")
-    config = Config.model_validate({"llm": {"file": llm}, "judge": {"model": "big"}})
+    config = make_config({"llm": {"file": llm}, "judge": {"model": "big"}})
     found = found_models(config)
     assert (found.judge, found.simulated) == ("/path/to/gpt-oss-120b", ("executor",))
-    own = found_models(Config.model_validate({"environment": "presentation"}))
+    own = found_models(make_config({"environment": "presentation"}))
     assert own.executor == "of environment presentation, not known" and not own.simulated
 
 
@@ -305,7 +306,7 @@ def test_a_finished_evaluation_gets_its_table_without_asking_anybody(
         "val_dataset": str(data),
         "evaluation": {"samples": 2},
     }
-    config = Config.model_validate(given)
+    config = make_config(given)
     with open_evaluation(config, (), None, out, False) as opened:
         row = policy({"gsm8k": score(1.0, 1)})
         opened.ledger.put("problems", asdict(row))

@@ -14,10 +14,10 @@ from toy_run import TASKS, Toy, configured, train
 
 from flowright.app.terminal import findings
 from flowright.config.grpo import GrpoSection
-from flowright.config.root import Config
 from flowright.core.errors import DataError
 from flowright.data.row_files import read_documents
 from flowright.environments.environment import prompt_encoder
+from flowright.environments.registry import make_config
 from flowright.evaluation.comparison import LENGTH, PERPLEXITY, TRAINED, UNTRAINED, drift, summarise
 from flowright.evaluation.evaluator import Evaluator, Row, make_row, row_of
 from flowright.evaluation.perplexity import (
@@ -41,7 +41,7 @@ def written(path: Path, texts: Sequence[Any] = TEXTS) -> Path:
 
 
 def opened(path: Path, policy: Policy, **evaluation: Any) -> HeldOutText:
-    config = Config.model_validate(
+    config = make_config(
         {
             "policy": {"max_prompt_tokens": LONGEST - 10, "max_new_tokens": 10},
             "grpo": {"micro_batch_tokens": 64},
@@ -163,7 +163,7 @@ def test_the_text_that_comes_along_has_some_documents() -> None:
 
 def test_a_policy_that_scores_reads_no_text() -> None:
     with pytest.raises(ValueError, match=r"evaluation\.text: policy\.head: score predicts no"):
-        Config.model_validate(
+        make_config(
             {
                 "policy": {"head": "score"},
                 "grpo": {"loss": "bradley_terry"},
@@ -182,7 +182,7 @@ def text_score(*nats: float, tokens: int = 10, documents: Sequence[int] | None =
 
 
 def row(name: str, text: TextScore | None = None, lengths: Sequence[float] = ()) -> Row:
-    made = make_row(name, "policy", [], Toy(Config()))
+    made = make_row(name, "policy", [], Toy(make_config()))
     return replace(made, text=text, lengths=tuple(lengths))
 
 

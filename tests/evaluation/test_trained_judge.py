@@ -19,12 +19,12 @@ from toy_run import Outcome, Wrapped, configured, train
 from workflow_doubles import task
 
 from flowright.app.launch import train as start_run
-from flowright.config import load_config
 from flowright.config.root import Config, JudgeServerConfig
 from flowright.config.workflow import SandboxSection
 from flowright.core.errors import ConfigError, RunPaused
 from flowright.data.task import Task
 from flowright.environments.environment import TaskSets
+from flowright.environments.registry import load_config
 from flowright.environments.workflow.environment import WorkflowEnvironment
 from flowright.evaluation.trained_judge import find_judge, load_judge, load_trained_judge
 from flowright.judging.build import OpenJudge

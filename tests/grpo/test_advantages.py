@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, strategies as st
 
-from flowright.config.grpo import ADVANTAGES
 from flowright.grpo.advantages import group_advantages
+from flowright.grpo.tables import ADVANTAGES
 
 # Multiples of 1/8: sums and shifts of them are exact, so that equality means equality.
 SCALES = st.sampled_from(list(ADVANTAGES))

@@ -6,11 +6,12 @@ import pytest
 
 from flowright.config.root import Config
 from flowright.core.errors import ConfigError
+from flowright.environments.registry import make_config
 from flowright.grpo.objectives import resolved
 
 
 def config(**given: Any) -> Config:
-    return Config.model_validate({"strategy_model": "some/model", **given})
+    return make_config({"strategy_model": "some/model", **given})
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from toy_run import Killed, Lines, Toy, configured, train
 from flowright.app.first_look import check_checkpoint
 from flowright.app.introduction import say_best
 from flowright.config.policy import LoraSection, PolicySection
-from flowright.config.root import Config
 from flowright.core.errors import RunError
+from flowright.environments.registry import make_config
 from flowright.environments.rollout import Completion
 from flowright.runs.checkpoints import Best, best_of, checkpoint_of, chosen_as_best, read_best
 from flowright.runs.directory import check_checkpoints
@@ -115,7 +115,7 @@ async def test_a_checkpoint_to_be_measured_is_of_its_configuration(tmp_path: Pat
     has = {"lora": LoraSection(rank=4, alpha=8)}
 
     def look(**policy: Any) -> None:
-        check_checkpoint(path, Config(policy=PolicySection(**{**has, **policy})))
+        check_checkpoint(path, make_config(policy=PolicySection(**{**has, **policy})))
 
     look()
     stable = LoraSection(rank=4, alpha=8, rank_stabilised=True)

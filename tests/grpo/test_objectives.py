@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, strategies as st
 from torch import Tensor
 
-from flowright.config.grpo import CORRECTIONS, KL_ESTIMATORS, OBJECTIVES
 from flowright.grpo.objectives import Correction, Objective, Terms, Tokens, k1, k2, k3
+from flowright.grpo.tables import CORRECTIONS, KL_ESTIMATORS, OBJECTIVES
 
 LOW, HIGH = 0.2, 0.28
 PPO_LIKE = ("grpo", "dr_grpo", "dapo")

@@ -7,19 +7,13 @@ import pytest
 from documented import write_programs
 from tiny_policy import random_groups, same, tiny_policy, weights
 
-from flowright.config import load_config
-from flowright.config.grpo import (
-    ADVANTAGES,
-    CORRECTIONS,
-    KL_ESTIMATORS,
-    OBJECTIVES,
-    SCHEDULES,
-    GrpoSection,
-)
+from flowright.config.grpo import GrpoSection
 from flowright.core.errors import ConfigError
 from flowright.core.plugins import Table
+from flowright.environments.registry import load_config
 from flowright.grpo.advantages import group_advantages
 from flowright.grpo.learner import Learner
+from flowright.grpo.tables import ADVANTAGES, CORRECTIONS, KL_ESTIMATORS, OBJECTIVES, SCHEDULES
 
 MORE = """
 def nothing(rewards):

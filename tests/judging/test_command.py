@@ -10,8 +10,8 @@ import pytest
 from exam_doubles import Comparing, Gullible, items
 from rich.console import Console
 
-from flowright.config import SimulatedSection
 from flowright.config.judge import JudgeSection
+from flowright.config.llm import SimulatedSection
 from flowright.config.root import JudgeServerConfig
 from flowright.core.errors import DataError, UserError
 from flowright.data.task import Problem, write_tasks

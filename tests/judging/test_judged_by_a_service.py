@@ -15,6 +15,7 @@ from flowright.config.root import Config, JudgeServerConfig
 from flowright.core.errors import UserError
 from flowright.data.task import Problem
 from flowright.environments.environment import make_environment
+from flowright.environments.registry import make_config
 from flowright.judging.rules import RuleJudge
 from flowright.judging.service.app import create_app
 from flowright.judging.service.serve import open_backend
@@ -33,7 +34,7 @@ async def service(simulated: bool = False) -> AsyncIterator[str]:
 
 
 def judged_by(url: str) -> Config:
-    return Config.model_validate(
+    return make_config(
         {"judge": {"service": {"judge_url": url, "batch_timeout": 0}}, "sandbox": {"workers": 1}}
     )
 
@@ -87,4 +88,4 @@ def test_a_judge_that_cannot_judge_workflows_is_a_mistake(
     judge: dict[str, object], told: str
 ) -> None:
     with pytest.raises(ValidationError, match=told):
-        Config.model_validate({"judge": judge})
+        make_config({"judge": judge})

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from judge_doubles import ScriptedModel, reply, unavailable
 
-from flowright.config import SimulatedSection
 from flowright.config.judge import JudgeSection
+from flowright.config.llm import SimulatedSection
 from flowright.judging.attempts import FORMS
 from flowright.judging.llm_judge import LlmJudge
 from flowright.judging.parsing import Form

@@ -10,10 +10,10 @@ import pytest
 from documented import write_programs
 from judge_doubles import RIGHT, WRONG, ScriptedModel, question, reply
 
-from flowright.config import load_config
 from flowright.config.judge import JudgeSection
 from flowright.config.loading import load_judge_server
 from flowright.core.errors import ConfigError
+from flowright.environments.registry import load_config
 from flowright.judging.attempts import FORMS
 from flowright.judging.build import build_judge, fingerprint
 from flowright.judging.llm_judge import Questions

@@ -16,8 +16,8 @@ from tiny_policy import same, tiny_policy
 from vllm_double import VllmDouble
 
 from flowright.config.policy import PolicySection
-from flowright.config.root import Config
 from flowright.core.errors import ConfigError
+from flowright.environments.registry import make_config
 from flowright.grpo.ranks import ONE, peers_of_passes
 from flowright.policy.adapter import ADAPTER_FILE
 from flowright.runs.run_files import read_metrics, read_rollouts
@@ -152,9 +152,9 @@ async def test_what_cannot_be_split_is_refused():
     split = PolicySection(sharded=True)
     for loss in ("dapo", "sft"):  # known_rule: what sft has learned is measured by what it writes
         with pytest.raises(ValueError, match="set policy"):
-            Config(environment="judging", policy=split, **method(loss))
+            make_config(environment="judging", policy=split, **method(loss))
     scores = PolicySection(sharded=True, head="score")
-    Config(environment="judging", policy=scores, **method("bradley_terry"))
+    make_config(environment="judging", policy=scores, **method("bradley_terry"))
     with pytest.raises(ValueError, match="sharded: false, or train an adapter"):
         PolicySection(sharded=True, train="full")
     with pytest.raises(ConfigError, match="torchrun --nproc_per_node"):

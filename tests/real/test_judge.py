@@ -16,6 +16,7 @@ from flowright.config.judge import (
     JudgeServiceSection,
 )
 from flowright.judging.build import build_judge
+from flowright.judging.llm_judge import WAYS
 from flowright.judging.remote import RemoteJudge
 from flowright.judging.service.app import create_app
 from flowright.judging.verdict import AnswerType, Criterion, JudgeQuery, Verdict
@@ -47,9 +48,9 @@ def query_for(ask: str, answer_type: AnswerType) -> JudgeQuery:
     asked = query(answer_type=answer_type)
     if answer_type == "code":
         asked = replace(asked, evidence="3 of 3 tests passed")
-    if ASK.load(ask).compares:
+    if WAYS.load(ask).compares:
         return replace(asked, rival="Answer: 6")
-    return replace(asked, criteria=CRITERIA) if ASK.load(ask).reads_criteria else asked
+    return replace(asked, criteria=CRITERIA) if WAYS.load(ask).reads_criteria else asked
 
 
 async def judged(

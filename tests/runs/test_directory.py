@@ -19,6 +19,7 @@ from flowright.config.root import Config
 from flowright.config.run import RunSection
 from flowright.core.errors import RunError
 from flowright.core.files import atomic_directory, disk_errors, is_held, write_json
+from flowright.environments.registry import make_config
 from flowright.runs.directory import RunDirectory, check_checkpoints, check_path
 from flowright.runs.run_files import (
     free_run_name,
@@ -31,13 +32,14 @@ from flowright.runs.run_files import (
     rollout_steps,
 )
 
-CONFIG = Config(run=RunSection(tensorboard=False))
+CONFIG = make_config(run=RunSection(tensorboard=False))
 HOLDER = """
 import sys, time
 from pathlib import Path
-from flowright.config import Config, RunSection
+from flowright.config.run import RunSection
+from flowright.environments.registry import make_config
 from flowright.runs.directory import RunDirectory
-run = RunDirectory(Path(sys.argv[1]), Config(run=RunSection(tensorboard=False)))
+run = RunDirectory(Path(sys.argv[1]), make_config(run=RunSection(tensorboard=False)))
 run.record(0, {})
 print("held", flush=True)
 time.sleep(60)
@@ -91,7 +93,7 @@ def test_a_refused_trainer_changes_nothing(tmp_path: Path):
         run.record(0, {})
         before = (tmp_path / "run" / "config.json").read_bytes()
         with pytest.raises(RunError, match="another trainer"):
-            RunDirectory(tmp_path / "run", Config(seed=1), resume=True)
+            RunDirectory(tmp_path / "run", make_config(seed=1), resume=True)
         assert (tmp_path / "run" / "config.json").read_bytes() == before
         assert is_held(tmp_path / "run") is True
 
@@ -121,7 +123,7 @@ def test_the_resolved_config_is_kept(tmp_path: Path):
     with opened(tmp_path / "run", config=CONFIG.model_copy(update={"seed": 5})):
         kept = read_config(tmp_path / "run")
     assert kept["seed"] == 5
-    assert Config.model_validate(kept).grpo == CONFIG.grpo
+    assert make_config(kept).grpo == CONFIG.grpo
 
 
 def test_a_resumed_run_knows_what_is_not_as_before(tmp_path: Path):
@@ -130,7 +132,7 @@ def test_a_resumed_run_knows_what_is_not_as_before(tmp_path: Path):
         assert run.changes == []
     with opened(tmp_path, resume=True) as run:
         assert run.changes == []
-    other = Config.model_validate({"run": {"tensorboard": False}, "seed": 3, "grpo": {"steps": 7}})
+    other = make_config({"run": {"tensorboard": False}, "seed": 3, "grpo": {"steps": 7}})
     with opened(tmp_path, resume=True, config=other) as run:
         run.resume_after(0)
         assert sorted(run.changes) == ["grpo.steps: 200 -> 7", "seed: 0 -> 3"]
@@ -257,7 +259,7 @@ def test_names_of_runs(tmp_path: Path):
 def test_tensorboard_reads_the_scalars_and_the_texts(tmp_path: Path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    with opened(tmp_path, config=Config()) as run:
+    with opened(tmp_path, config=make_config()) as run:
         for step in range(3):
             run.record(step, {"reward/mean": step / 4})
         run.text(2, "workflow/math", "**right**\n```python\npass\n```")
@@ -275,10 +277,10 @@ def test_tensorboard_reads_the_scalars_and_the_texts(tmp_path: Path):
 def test_tensorboard_shows_a_repeated_step_once(tmp_path: Path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    with opened(tmp_path, config=Config()) as run:
+    with opened(tmp_path, config=make_config()) as run:
         for step in range(4):
             run.record(step, {"reward/mean": 0.25})
-    with opened(tmp_path, resume=True, config=Config()) as run:
+    with opened(tmp_path, resume=True, config=make_config()) as run:
         run.resume_after(1)
         for step in (2, 3):
             run.record(step, {"reward/mean": 0.5})
@@ -296,7 +298,7 @@ def test_tensorboard_gets_the_zeros_of_what_did_not_turn_up(tmp_path: Path):
         {"rollout/repaired": 0.0, "operators/math/vote": 1.0},
         {"reward/mean": 0.0},  # no workflow at all: nothing was counted
     ]
-    with opened(tmp_path, config=Config()) as run:
+    with opened(tmp_path, config=make_config()) as run:
         for step, row in enumerate(rows):
             run.record(step, row)
     events = EventAccumulator(str(tmp_path / "tensorboard"))

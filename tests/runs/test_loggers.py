@@ -11,12 +11,15 @@ import pytest
 from flowright.config.root import Config
 from flowright.config.run import RunSection
 from flowright.core.errors import ConfigError
+from flowright.environments.registry import make_config
 from flowright.runs.directory import RunDirectory
 from flowright.runs.loggers import Loggers, check_loggers
 from flowright.runs.run_files import read_metrics, read_state
 
 PACKAGES = Path(__file__).parents[1] / "doubles/packages"
-CONFIG = Config(run=RunSection(name="mine", tensorboard=False, loggers=("trackio",), project="p"))
+CONFIG = make_config(
+    run=RunSection(name="mine", tensorboard=False, loggers=("trackio",), project="p")
+)
 
 Told = Callable[[], list[dict[str, Any]]]
 
@@ -100,7 +103,7 @@ def test_a_run_goes_on_when_a_logger_fails_and_says_so_once(
 
 
 def test_a_package_that_cannot_be_imported_ends_no_run(tmp_path: Path, told: Told):
-    config = Config(run=RunSection(loggers=("wandb",)))
+    config = make_config(run=RunSection(loggers=("wandb",)))
     said, rows = train(tmp_path / "run", range(2), config=config)
     assert [row["step"] for row in rows] == [0, 1]
     assert len(said) == 1 and "wandb: RuntimeError: imported, and not configured" in said[0]

@@ -10,7 +10,7 @@ from contextlib import redirect_stdout
 import pytest
 from judge_doubles import question
 
-from flowright.config import SimulatedSection
+from flowright.config.llm import SimulatedSection
 from flowright.config.workflow import ExecutorSection, WorkflowSection
 from flowright.core.errors import ConfigError
 from flowright.data.task import Problem

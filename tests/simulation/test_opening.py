@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flowright.config import SimulatedSection
-from flowright.config.llm import LlmSection
+from flowright.config.llm import LlmSection, SimulatedSection
 from flowright.core.errors import ConfigError
 from flowright.data.task import Problem
 from flowright.llm.chat import ChatRequest, Message

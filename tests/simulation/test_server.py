@@ -18,8 +18,7 @@ import openai
 import pytest
 from judge_doubles import question
 
-from flowright.config import FaultSection, SimulatedSection
-from flowright.config.llm import LlmSection
+from flowright.config.llm import FaultSection, LlmSection, SimulatedSection
 from flowright.core.errors import FailureError, UserError
 from flowright.data.task import Problem, write_tasks
 from flowright.judging.verdict import JudgeQuery

@@ -14,10 +14,10 @@ import pytest
 import yaml
 from rich.console import Console
 
-from flowright.config import load_config
 from flowright.core.errors import RunError
 from flowright.core.files import write_json
 from flowright.environments.environment import make_environment
+from flowright.environments.registry import load_config
 from flowright.environments.rollout import Completion
 from flowright.evaluation.evaluator import keep_answers
 from flowright.policy.sampler import Sample

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from flowright.config.root import Config
 from flowright.config.run import RunSection
 from flowright.core.blocks import Fact, Text
 from flowright.core.files import write_json
 from flowright.environments.display import Display, blocks_of, display_of
+from flowright.environments.registry import make_config
 from flowright.environments.workflow.display import DISPLAY
 from flowright.runs.directory import RunDirectory
 from flowright.viewer.monitoring.report import write_report
@@ -29,7 +29,7 @@ ELSEWHERE = "a_package_of_another_machine:Game"
 
 def game(path: Path, environment: str | None) -> Path:
     """A run without workflow, verdict, gold and reference, of two kinds of task."""
-    run = RunDirectory(path, Config(run=RunSection(tensorboard=False)))
+    run = RunDirectory(path, make_config(run=RunSection(tensorboard=False)))
     for step in (1, 2, 3):
         records = [record(step, group, index) for group in range(2) for index in range(3)]
         run.keep_rollouts(step, records)

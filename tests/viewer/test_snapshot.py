@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from monitoring_run import evaluation, make_run
 
-from flowright.config import load_config
 from flowright.core.errors import Reason, RunError
 from flowright.core.files import write_json
 from flowright.core.formatting import smooth
+from flowright.environments.registry import load_config
 from flowright.runs.directory import RunDirectory
 from flowright.viewer.monitoring.snapshot import (
     DRIFT,

@@ -7,9 +7,9 @@ import pytest
 from documented import write_programs
 from workflow_doubles import ScriptedModel, ScriptedSandbox, task
 
-from flowright.config import load_config
 from flowright.config.workflow import WorkflowSection
 from flowright.core.errors import ConfigError, FailureError, Reason
+from flowright.environments.registry import load_config
 from flowright.workflows.context import CallContext
 from flowright.workflows.executor import Execution, Executor
 from flowright.workflows.operators import OPERATORS

@@ -10,14 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from flowright.app.plan.earlier_run import check_earlier_run
-from flowright.config.grpo import (
-    ADVANTAGES,
-    CORRECTIONS,
-    KL_ESTIMATORS,
-    OBJECTIVES,
-    SCHEDULES,
-    GrpoSection,
-)
+from flowright.config.grpo import GrpoSection
 from flowright.config.loading import load_entries
 from flowright.config.policy import SMOLLM2, TINY, PolicySection
 from flowright.config.root import Config
@@ -27,6 +20,13 @@ from flowright.core.journal import changes_of
 from flowright.data.row_files import read_documents
 from flowright.data.task import Task
 from flowright.environments.environment import Environment, TaskSets, make_environment
+from flowright.grpo.tables import (
+    ADVANTAGES,
+    CORRECTIONS,
+    KL_ESTIMATORS,
+    OBJECTIVES,
+    SCHEDULES,
+)
 from flowright.policy.origin import origin_of
 from flowright.policy.smollm2 import look_for_smollm2
 from flowright.runs.checkpoints import find_damage, saved_checkpoints

@@ -34,7 +34,7 @@ from flowright.app.plan.time_plan import plan_run
 from flowright.app.plan.words import lines
 from flowright.app.terminal import say
 from flowright.app.world import check_samplers, fitted_tasks, model_at_hand
-from flowright.config import SIMULATED
+from flowright.config.llm import SIMULATED
 from flowright.config.policy import SMOLLM2, TINY
 from flowright.config.root import Config
 from flowright.core.errors import UserError

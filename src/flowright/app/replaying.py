@@ -19,7 +19,6 @@ import uvloop
 
 from flowright.app.first_look import load_tasks
 from flowright.app.serving.words import fault_of
-from flowright.config import load_config
 from flowright.config.root import Config
 from flowright.core.command_line import telling
 from flowright.core.errors import Failure, Reason, UserError
@@ -27,6 +26,7 @@ from flowright.core.formatting import NOTHING, Record, duration, format_value, o
 from flowright.core.untrusted import one_line, visible
 from flowright.data.task import Task
 from flowright.environments.environment import Environment, make_environment
+from flowright.environments.registry import load_config
 from flowright.environments.rollout import Completion, to_record
 from flowright.llm.fences import fenced
 from flowright.policy.sampler import Sample

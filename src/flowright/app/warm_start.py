@@ -25,8 +25,8 @@ from flowright.app.first_look import (
 )
 from flowright.app.terminal import say, stage_progress
 from flowright.app.world import base_model, local_sampler
-from flowright.config import SftSection
 from flowright.config.grpo import GrpoSection
+from flowright.config.policy import SftSection
 from flowright.config.root import Config
 from flowright.core.errors import DataError, RunPaused, UserError
 from flowright.core.files import atomic_directory, check_writable, in_turn

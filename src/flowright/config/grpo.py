@@ -12,51 +12,18 @@ from flowright.config.section import (
     PositiveFloat,
     Section,
 )
-from flowright.core.plugins import Table
+from flowright.core.plugins import Names
 
-_OBJECTIVES = "flowright.grpo.objectives"
-
-OBJECTIVES = Table(
-    "objective",
-    {
-        **{n: f"{_OBJECTIVES}:{n.upper()}" for n in ("grpo", "dr_grpo", "dapo", "gspo", "cispo")},
-        "sft": f"{_OBJECTIVES}:SFT",
-        "bradley_terry": "flowright.grpo.objectives:BRADLEY_TERRY",
-    },
+OBJECTIVES = Names(
+    "objective", ("grpo", "dr_grpo", "dapo", "gspo", "cispo", "sft", "bradley_terry")
 )
-"""Each an Objective, the weights of tokens and their terms; or a PairObjective."""
-
-ADVANTAGES = Table(
-    "advantage",
-    {
-        "group": "flowright.grpo.advantages:by_group",
-        "batch": "flowright.grpo.advantages:by_batch",
-        "none": "flowright.grpo.advantages:centred",
-        "rloo": "flowright.grpo.advantages:leave_one_out",
-        "reinforce_plus_plus_baseline": "flowright.grpo.advantages:whitened",
-    },
-)
-"""Functions of the scored rewards of all groups to their advantages, one for each sample."""
-
-KL_ESTIMATORS = Table("KL estimator", {n: f"{_OBJECTIVES}:{n}" for n in ("k1", "k2", "k3")})
-"""Functions of the tokens' log-probabilities under the policy and under the reference."""
-
-CORRECTIONS = Table(
+ADVANTAGES = Names("advantage", ("group", "batch", "none", "rloo", "reinforce_plus_plus_baseline"))
+KL_ESTIMATORS = Names("KL estimator", ("k1", "k2", "k3"))
+CORRECTIONS = Names(
     "off-policy correction",
-    {
-        n: f"{_OBJECTIVES}:{n.upper()}"
-        for n in (
-            *("ratio", "truncated", "masked", "sequence_truncated", "sequence_masked"),
-            "ignored",
-        )
-    },
+    ("ratio", "truncated", "masked", "sequence_truncated", "sequence_masked", "ignored"),
 )
-"""Each a Correction: what the ratio is to, and a weight besides."""
-
-SCHEDULES = Table(
-    "schedule", {n: f"flowright.grpo.learner:{n}" for n in ("constant", "cosine", "linear")}
-)
-"""Functions of the share of the run that is done to a factor of the learning rate."""
+SCHEDULES = Names("schedule", ("constant", "cosine", "linear"))
 
 
 class PairsSection(Section):

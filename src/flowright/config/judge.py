@@ -16,17 +16,13 @@ from flowright.config.section import (
     Seconds,
     Section,
 )
-from flowright.core.plugins import Table
+from flowright.core.plugins import Names
 
-_WAYS = ("true_false", "score", "pointwise", "pairwise", "rubric", "multi_aspect")
-ASK = Table(
-    "way of asking", {name: f"flowright.judging.llm_judge:{name.upper()}" for name in _WAYS}
+ASK = Names(
+    "way of asking", ("true_false", "score", "pointwise", "pairwise", "rubric", "multi_aspect")
 )
-_VOTES = ("majority", "mean", "median")
-COMBINE = Table(
-    "way to combine votes", {name: f"flowright.judging.panel:{name}" for name in _VOTES}
-)
-WORDING = Table("wording", {"standard": "flowright.judging.prompts:STANDARD"})
+COMBINE = Names("way to combine votes", ("majority", "mean", "median"))
+WORDING = Names("wording", ("standard",))
 
 
 class JudgeServiceSection(Section):

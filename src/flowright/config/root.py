@@ -1,23 +1,17 @@
 """The whole of a configuration: of a run, and of a judge service."""
 
-import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar, Self, TypeVar
 
-from pydantic import Field, PrivateAttr, field_validator, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
-from flowright.config.environment import ENVIRONMENTS
 from flowright.config.grpo import OBJECTIVES, GrpoSection, PipelineSection, RaySection
-from flowright.config.instructions import CHECKED, InstructionsSection
 from flowright.config.judge import JudgeSection, JudgeServerSection, TrainedJudgeSection
-from flowright.config.judging import GIVEN, JudgingSection
-from flowright.config.llm import LlmSection
-from flowright.config.plan import PlanSection
+from flowright.config.llm import LlmSection, SimulatedSection
 from flowright.config.policy import SMOLLM2, TINY, PolicySection
-from flowright.config.presentation import PresentationSection
-from flowright.config.run import RunSection
+from flowright.config.run import PlanSection, RunSection
 from flowright.config.section import Name, NonNegative, NonNegativeFloat, Positive, Section
-from flowright.config.simulation import SIMULATED, SimulatedSection
 from flowright.config.workflow import (
     ExecutorSection,
     RewardSection,
@@ -52,6 +46,53 @@ class EvaluationSection(Section):
     `policy.max_new_tokens`."""
 
 
+class EnvironmentSection(Section):
+    """Base of an environment's own keys, which stand under ``key`` at the root of a configuration.
+    Its methods answer what the rest of a run asks the configuration about its environment; each
+    gets the whole configuration."""
+
+    key: ClassVar[str] = ""
+    plan_keys: ClassVar[Sequence[str]] = ()
+    """Further keys in which a run and the earlier one that it is planned by should agree."""
+
+    def check(self, config: "Config") -> None:
+        """Raise ValueError, as ``key: message``, for settings that do not fit together."""
+
+    def resolved(self) -> Self:
+        """Return the section with the defaults that depend on the machine."""
+        return self
+
+    def problems_from(self, config: "Config") -> str:
+        """Return the source of the tasks, for people."""
+        return f"{config.train_dataset}, {config.val_dataset} held out"
+
+    def held_out_from(self, config: "Config") -> str:
+        """Return the source of the tasks that an evaluation measures by, for people."""
+        return config.val_dataset
+
+    def judge_model(self, config: "Config") -> str | None:
+        """Return the name of the model that judges; None if rules or a service do."""
+        if config.judge.mode == "rules" or config.judge.service is not None:
+            return None
+        return config.judge.model or config.aflow_executor_model
+
+    def models(self, config: "Config") -> frozenset[str]:
+        """Return the names of all large models that the run asks: executor, judge, panel."""
+        judge = {config.judge_model} if config.judge_model is not None else set[str]()
+        return frozenset({config.aflow_executor_model, *judge, *config.judge.panel})
+
+    def samples_nothing(self, config: "Config") -> bool:
+        """Whether the policy writes nothing, neither to train on nor to be measured by."""
+        return config.grpo.loss == "bradley_terry"
+
+    def budget(self) -> WorkflowSection | None:
+        """Return the budget of one completion that is a workflow; None if it is none."""
+        return None
+
+
+Own = TypeVar("Own", bound=EnvironmentSection)
+
+
 class Config(Section):
     """A whole run. The first keys are the ones most people change."""
 
@@ -79,17 +120,16 @@ class Config(Section):
     pipeline: PipelineSection = PipelineSection()
     ray: RaySection = RaySection()
     reward: RewardSection = RewardSection()
-    workflow: WorkflowSection = WorkflowSection()
     llm: LlmSection = LlmSection()
     executor: ExecutorSection = ExecutorSection()
     judge: JudgeSection = JudgeSection()
-    judging: JudgingSection = JudgingSection()
-    instructions: InstructionsSection = InstructionsSection()
-    presentation: PresentationSection = PresentationSection()
     simulated: SimulatedSection = SimulatedSection()
     sandbox: SandboxSection = SandboxSection()
     evaluation: EvaluationSection = EvaluationSection()
     plan: PlanSection = PlanSection()
+
+    section_key: ClassVar[str] = ""
+    """Key of the environment's section; empty if it has none."""
 
     _source: str = PrivateAttr(default="FILE")
 
@@ -109,78 +149,30 @@ class Config(Section):
         """By the settings alone, wherever they were read."""
         return isinstance(other, Config) and self.__dict__ == other.__dict__
 
-    @field_validator("environment")
-    @classmethod
-    def _is_an_environment(cls, name: str) -> str:
-        return ENVIRONMENTS.check(name)
+    @property
+    def section(self) -> EnvironmentSection:
+        """The environment's section; one without keys if it has none."""
+        return getattr(self, self.section_key) if self.section_key else EnvironmentSection()
+
+    def own(self, kind: type[Own]) -> Own:
+        """Return the environment's section, which is of this kind. Raises TypeError for another
+        kind, and for a configuration that was made without its environment."""
+        section = self.section
+        if not isinstance(section, kind):
+            raise TypeError(
+                f"environment {self.environment}: the section is a {type(section).__name__}, not a "
+                f"{kind.__name__}; flowright.make_config makes a Config with its section"
+            )
+        return section
 
     @model_validator(mode="after")
-    def _the_judge_can_judge_workflows(self) -> "Config":
-        if self.environment == "workflow" and self.judge.ask in ("pairwise", "rubric"):
-            raise ValueError(
-                f"judge.ask: {self.judge.ask} does not fit: answers of workflows are judged one by "
-                "one against a reference; use true_false, score, pointwise or multi_aspect"
-            )
+    def _check_environment_fits(self) -> "Config":
+        self.section.check(self)
         return self
 
     @model_validator(mode="after")
-    def _one_model_judges_criteria(self) -> "Config":
-        if not self._asks_about_criteria:
-            return self
-        judge = self.judge
-        given = {
-            "mode": judge.mode != "judge",
-            "service": judge.service is not None,
-            "panel": bool(judge.panel),
-            "samples": judge.samples > 1,
-        }
-        if named := [f"judge.{key}" for key, is_given in given.items() if is_given]:
-            raise ValueError(
-                f"{', '.join(named)}: criteria of environment: instructions are judged by one "
-                "model, asked once; leave it out"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _a_score_needs_no_reference(self) -> "Config":
-        if self.environment != "instructions" or self.instructions.reward != "judge":
-            return self
-        if self.judge.mode != "judge":
-            raise ValueError(
-                f"judge.mode: {self.judge.mode}: rules compare with a reference, which prompts of "
-                "instructions.reward: judge do not have; leave it out"
-            )
-        if self.judge.ask in ("pairwise", "rubric"):
-            raise ValueError(
-                f"judge.ask: {self.judge.ask}: instructions.reward: judge has answers judged one "
-                "by one; use score, pointwise, true_false or multi_aspect"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _the_planted_judge_judges_presentations(self) -> "Config":
-        if self.environment != "presentation":
-            return self
-        judge, rates = self.judge, self.simulated
-        other = judge.service is not None or judge.mode != "judge" or bool(judge.panel)
-        if other or self.judge_model != SIMULATED:
-            raise ValueError(
-                "judge: environment: presentation has the embedded judge, in this process; leave "
-                "model, service, mode and panel out (presentation.reward: panel is one)"
-            )
-        corrects = self.presentation.correction == "backward"
-        if corrects and rates.judge_true_positive <= rates.judge_false_positive:
-            raise ValueError(
-                "presentation.correction: backward needs simulated.judge_true_positive above "
-                "judge_false_positive: a judge without either says nothing that could be corrected"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _the_loss_is_the_method_s(self) -> "Config":
-        loss, method = self.grpo.loss, self.judging.method
-        if self.environment == "judging" and loss != method and {loss, method} & {*GIVEN}:
-            raise ValueError(f"grpo.loss: {loss} does not fit judging.method: {method}")
+    def _check_loss_fits_head(self) -> "Config":
+        loss = self.grpo.loss
         if (self.policy.head == "score") != (loss == "bradley_terry") and loss in OBJECTIVES:
             fit = "score" if loss == "bradley_terry" else "language_model"
             raise ValueError(f"policy.head: {self.policy.head}; grpo.loss: {loss} needs {fit}")
@@ -198,18 +190,12 @@ class Config(Section):
     @model_validator(mode="after")
     def _split_weights_do_not_decode(self) -> "Config":
         policy = self.policy
-        if policy.sharded and policy.sampler == "local" and not self._only_reads:
+        if policy.sharded and policy.sampler == "local" and not self.section.samples_nothing(self):
             raise ValueError(
                 "policy.sharded with sampler local, which decodes with weights that one process "
                 "has: set policy.sampler: vllm (docs/running_on_gpus.md), or policy.sharded: false"
             )
         return self
-
-    @property
-    def _only_reads(self) -> bool:
-        """Whether the policy writes nothing, neither to train on nor to be measured by."""
-        from_files = self.environment == "judging" and self.judging.data == "files"
-        return self.grpo.loss == "bradley_terry" or (self.grpo.loss == "sft" and from_files)
 
     @model_validator(mode="after")
     def _completions_are_longer_than_the_buffer(self) -> "Config":
@@ -239,10 +225,10 @@ class Config(Section):
         policy, pipeline = self.policy.on(device), self.pipeline.on(device)
         behind = bool(pipeline.max_staleness) or policy.sampler == "vllm"
         grpo = self.grpo.on(behind, policy.max_new_tokens)
-        settled = {"policy": policy, "pipeline": pipeline, "grpo": grpo}
-        if self.environment == "instructions":
-            settled["instructions"] = self.instructions.with_rules(os.environ)
-        return self.model_copy(update=settled)
+        resolved: dict[str, Section] = {"policy": policy, "pipeline": pipeline, "grpo": grpo}
+        if self.section_key:
+            resolved[self.section_key] = self.section.resolved()
+        return self.model_copy(update=resolved)
 
     @property
     def served_policy(self) -> str:
@@ -256,43 +242,22 @@ class Config(Section):
 
     @property
     def problems_from(self) -> str:
-        """Where the tasks come from, for people."""
-        if self.environment == "instructions":
-            files = ", ".join(self.instructions.train_files)
-            return f"{files or 'a known rule (synthetic)'}, rewarded by {self.instructions.reward}"
-        if self.environment == "presentation":
-            return f"small questions (planted, simulated), rewarded by {self.presentation.reward}"
-        if self.environment != "judging":
-            return f"{self.train_dataset}, {self.val_dataset} held out"
-        files = ", ".join(map(str, self.judging.train_files))
-        return f"{files or 'a known rule (synthetic)'}, to train a judge: {self.judging.method}"
+        """Source of the tasks, for people."""
+        return self.section.problems_from(self)
 
     @property
     def held_out_from(self) -> str:
-        """Where the tasks come from that an evaluation measures by, for people."""
-        if self.environment not in ("instructions", "judging", "presentation"):
-            return self.val_dataset
-        files = {"instructions": self.instructions.val_files, "judging": self.judging.val_files}
-        given = ", ".join(map(str, files.get(self.environment, ())))
-        return given or f"held out of {self.problems_from}"
-
-    @property
-    def _asks_about_criteria(self) -> bool:
-        """Whether a model is asked which criteria an answer to a prompt meets."""
-        return self.environment == "instructions" and self.instructions.reward not in CHECKED
+        """Source of the tasks that an evaluation measures by, for people."""
+        return self.section.held_out_from(self)
 
     @property
     def judge_model(self) -> str | None:
-        """The name of the model that judges; None where rules or a service do."""
-        if self.judge.mode == "rules" or self.judge.service is not None:
-            return None
-        if self.environment == "instructions" and self.instructions.reward == "constraints":
-            return None
-        return self.judge.model or self.aflow_executor_model
+        """Name of the model that judges; None if rules or a service do."""
+        return self.section.judge_model(self)
 
     @property
     def judge_names(self) -> tuple[str, ...]:
-        """Who judges, for people: models, the address of a service, or the rules."""
+        """The judges, for people: models, the address of a service, or the rules."""
         if self.judge.mode == "rules":
             return ("rules",)
         service = self.judge.service
@@ -301,15 +266,8 @@ class Config(Section):
 
     @property
     def models(self) -> frozenset[str]:
-        """The names of all large models: the executor, the judge, the panel; of instructions, which
-        nobody executes, the judge's alone; of presentations, which no server judges, none."""
-        if self.environment == "presentation":
-            return frozenset()
-        judge = {self.judge_model} if self.judge_model is not None else set[str]()
-        if self.environment == "instructions":
-            panel = self.judge.panel if self.instructions.reward == "judge" else ()
-            return frozenset({*judge, *panel})
-        return frozenset({self.aflow_executor_model, *judge, *self.judge.panel})
+        """Names of all large models that the run asks."""
+        return self.section.models(self)
 
 
 class JudgeServerConfig(Section):

@@ -1,5 +1,6 @@
-"""What a record shows of itself, for any screen: facts, texts, programs, calls in time. No markup
-and no layout here; texts are whole, and whoever draws them cuts and escapes them.
+"""The blocks that show a record on any screen: facts, texts, programs, calls in time.
+
+Texts are whole and may be hostile: renderers cut and escape them.
 """
 
 from collections.abc import Sequence
@@ -8,8 +9,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One line: its name and what there is to say. ``detail`` is said more quietly; ``alarm`` is a
-    word or two that must be seen."""
+    """A name with its value. ``detail`` is printed fainter; ``alarm`` is a word or two that must be
+    seen."""
 
     name: str
     text: str
@@ -38,8 +39,8 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Something that took time: when it ``started`` and how many ``seconds`` it lasted, counted
-    from the start of the timeline; ``note`` stands beside it, ``blocks`` are what it holds."""
+    """A step of a trace that ``started`` and lasted some ``seconds``, counted from the start of the
+    timeline; ``blocks`` are its contents, ``note`` stands beside it."""
 
     name: str
     started: float

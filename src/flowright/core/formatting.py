@@ -1,5 +1,5 @@
-"""Values of JSON, over steps or alone, and numbers as people read them, the same on every page and
-screen. What there is none of is ``-``: there was nothing to compute it from, and 0 would be a lie.
+"""Values of JSON records, and numbers as text, the same on every page and screen. A missing value is
+``-``: there was nothing to compute it from, and 0 would be a lie.
 """
 
 import sys
@@ -12,7 +12,7 @@ Point = tuple[float, float]
 
 
 def smooth(points: Sequence[Point], window: int) -> list[Point]:
-    """Centred moving mean over ``window`` points, fewer at both ends."""
+    """Return the centred moving mean over ``window`` points, fewer at both ends."""
     half = window // 2
     values = [value for _, value in points]
     return [
@@ -24,14 +24,19 @@ _MOST = sys.float_info.max
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """A number of JSON that a float holds: true and false are none, nor NaN nor 1e999."""
+    """Accept the numbers of JSON that a float holds; not true and false, NaN, 1e999."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _MOST
 
 
 def object_of(record: Record, key: str) -> Record:
-    """The object under a key; an empty one where there is none."""
+    """Return the object under a key; an empty one where there is none."""
     value = record.get(key)
     return value if isinstance(value, dict) else {}
+
+
+def objects_in(value: object) -> list[Record]:
+    """Return the objects of a list; none of any other value."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 NOTHING = "-"
@@ -43,17 +48,17 @@ def percent(share: float) -> str:
 
 
 def points(difference: float) -> str:
-    """A difference of two shares, in hundredths, with its sign."""
+    """Format a difference of two shares, in hundredths, with its sign."""
     return f"{100 * difference:+.1f}"
 
 
 def format_value(value: object, form: Form) -> str:
-    """A value of a record, which may be anything or missing."""
+    """Format a value of a record, which may be anything or missing."""
     return form(value) if is_number(value) else NOTHING
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them: ``0.3 s``, ``48 s``, ``12 min``, ``3 h 20 min``, ``2 d 4 h``."""
+    """Format seconds: ``0.3 s``, ``48 s``, ``12 min``, ``3 h 20 min``, ``2 d 4 h``."""
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     if seconds < 89.5:
@@ -66,7 +71,7 @@ def duration(seconds: float) -> str:
 
 
 def amount(number: float) -> str:
-    """``812``, ``34.5k``, ``1.2M``, ``3.4G``."""
+    """Format a count: ``812``, ``34.5k``, ``1.2M``, ``3.4G``."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if number >= size:
             return f"{number / (1e3 if letter == 'k' else size):.3g}{letter}"
@@ -74,10 +79,12 @@ def amount(number: float) -> str:
 
 
 def short_percent(value: float) -> str:
+    """Format a share for an axis: ``12 %``, ``2.5 %``."""
     return f"{100 * value:.0f} %" if abs(value) >= 0.095 or not value else f"{100 * value:.1f} %"
 
 
 def plain(value: float) -> str:
+    """Format a number with three digits: ``1,234``, ``0.123``, ``2.5e-5``."""
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     if 0 < abs(value) < 0.001:

@@ -9,7 +9,7 @@ import difflib
 import importlib
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,41 @@ _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True, slots=True)
+class Names(Collection[str]):
+    """The built-in names of a choice, beside which an import path of a user's own is accepted.
+    ``kind`` is the choice's name in messages, such as "objective"."""
+
+    kind: str
+    names: Sequence[str]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def check(self, choice: str) -> str:
+        """Return the choice if it is one of the names or has the form of an import path. Raises
+        ValueError that lists the names."""
+        if choice in self.names or _PATH.fullmatch(choice):
+            return choice
+        raise ValueError(
+            f"no {self.kind} {choice!r}{suggest(choice, self.names)}; "
+            f"known: {', '.join(self.names)}, or your own as package.module:name"
+        )
+
+    def table(self, paths: Mapping[str, str]) -> "Table":
+        """Return a table with the import path of each name."""
+        assert [*paths] == [*self.names], self.kind
+        return Table(self.kind, paths)
+
+
+@dataclass(frozen=True, slots=True)
 class Table(Mapping[str, str]):
-    """What can be chosen: ``kind`` for people ("objective"), and the import path of each name."""
+    """Import paths by name. ``kind`` as in :class:`Names`."""
 
     kind: str
     paths: Mapping[str, str]
@@ -36,15 +69,12 @@ class Table(Mapping[str, str]):
         return len(self.paths)
 
     def check(self, choice: str) -> str:
-        """The choice itself, where it is a name of the table or has the form of an import path.
-        Raises ValueError that lists the known names."""
-        if choice in self.paths or _PATH.fullmatch(choice):
-            return choice
-        known = ", ".join(self.paths)
-        raise ValueError(
-            f"no {self.kind} {choice!r}{suggest(choice, list(self.paths))}; known: {known}, "
-            "or your own as package.module:name"
-        )
+        """As :meth:`Names.check`."""
+        return Names(self.kind, [*self.paths]).check(choice)
+
+    def is_path(self, choice: str) -> bool:
+        """Whether the choice is a user's own, by import path."""
+        return choice not in self.paths and bool(_PATH.fullmatch(choice))
 
     def load(self, choice: str) -> Any:
         """What the choice stands for. Raises ConfigError where it cannot be imported."""

@@ -11,7 +11,7 @@ from flowright.core.formatting import Form, Point, Record, format_value, percent
 from flowright.core.untrusted import one_line
 
 Where = Literal["both", "page", "terminal"]
-"""Where a block is shown. Charts and tiles are shown on pages only."""
+"""The renderings that show a block. Charts and tiles are shown on pages only."""
 Style = Literal["", "good", "warn", "alarm"]
 
 

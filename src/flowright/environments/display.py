@@ -9,21 +9,9 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from flowright.config.environment import ENVIRONMENTS
 from flowright.core.blocks import Block, Fact, Text
 from flowright.core.errors import UserError, boundary
-from flowright.core.plugins import Table
-
-DISPLAYS = Table(
-    "environment",
-    {
-        "workflow": "flowright.environments.workflow.display:DISPLAY",
-        "judging": "flowright.environments.judging.display:DISPLAY",
-        "instructions": "flowright.environments.instructions.display:DISPLAY",
-        "presentation": "flowright.environments.presentation.display:DISPLAY",
-    },
-)
-"""Of the environments of this package, so that showing a run does not import what ran it."""
+from flowright.environments.registry import ENVIRONMENTS, built_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +76,8 @@ def display_of(config: Mapping[str, Any]) -> Display:
 
 @cache
 def _display(choice: str) -> Display:
-    if choice in DISPLAYS:
-        return DISPLAYS.load(choice)
+    if choice in ENVIRONMENTS:
+        return built_in(choice, "display:DISPLAY")
     problem = ""
     try:
         with boundary("its import") as caught:

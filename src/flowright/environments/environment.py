@@ -10,13 +10,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from flowright.config.environment import ENVIRONMENTS
-from flowright.config.root import Config
+from flowright.config.root import Config as RunConfig, EnvironmentSection
 from flowright.core.errors import ConfigError
 from flowright.data.contamination import TrainedOn
 from flowright.data.task import Task
 from flowright.environments.display import Display
 from flowright.environments.metrics import outcome_metrics
+from flowright.environments.registry import ENVIRONMENTS
 from flowright.environments.rollout import Completion, Rollout
 from flowright.judging.verdict import Judge, JudgeQuery
 from flowright.llm.chat import Message
@@ -70,6 +70,9 @@ class Environment:
     to say :meth:`tasks` and :meth:`rollout`. Made of the configuration alone; what costs time or
     may fail is opened by :meth:`open`."""
 
+    Config: ClassVar[type[EnvironmentSection]] = EnvironmentSection
+    """The keys of its own, at the root of a configuration under ``Config.key``."""
+
     display: ClassVar[Display] = Display()
     """How screens show its runs, from the run's files."""
 
@@ -77,7 +80,8 @@ class Environment:
     """Further names of a step's metrics, and the metrics that they stand for: as others who do the
     same call them. Written where the metric is."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: RunConfig) -> None:
+        config.own(self.Config)  # made with its section
         self.config = config
 
     def tasks(self) -> TaskSets:
@@ -268,7 +272,7 @@ class Environment:
         return ()
 
 
-def make_environment(config: Config) -> Environment:
+def make_environment(config: RunConfig) -> Environment:
     """The environment that the configuration names. Raises ConfigError."""
     made = ENVIRONMENTS.load(config.environment)(config)
     if not isinstance(made, Environment):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from operator import add
 from typing import Literal
 
-from flowright.config.grpo import ADVANTAGES
+from flowright.grpo.tables import ADVANTAGES
 
 Signal = Literal["ok", "zero_variance", "too_few"]
 

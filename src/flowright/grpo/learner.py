@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from flowright.config.grpo import SCHEDULES, GrpoSection
+from flowright.config.grpo import GrpoSection
 from flowright.grpo.batch import (
     Group,
     Place,
@@ -26,6 +26,7 @@ from flowright.grpo.batch import (
 from flowright.grpo.objectives import Objective, PairObjective, Tokens, choices_of, k3, pairs_of
 from flowright.grpo.ranks import ONE, Ranks
 from flowright.grpo.step_record import Sums, fixed_data_metrics, step_norms, update_metrics
+from flowright.grpo.tables import SCHEDULES
 from flowright.policy.layout import to_device
 from flowright.policy.model import Policy, recomputing
 from flowright.policy.prefix.chunks import chunks

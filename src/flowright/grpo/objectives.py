@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from flowright.config.grpo import CORRECTIONS, KL_ESTIMATORS, OBJECTIVES, GrpoSection, PairsSection
+from flowright.config.grpo import GrpoSection, PairsSection
 from flowright.config.root import Config
 from flowright.core.errors import ConfigError
 from flowright.core.plugins import Table
+from flowright.grpo.tables import CORRECTIONS, KL_ESTIMATORS, OBJECTIVES
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,11 +67,14 @@ Pending = Mapping[int, Sequence[Waiting]]
 
 @dataclass(frozen=True, slots=True)
 class SourceState:
-    """The samples that wait for the learner, and what the environment remembers: of one rank, or in
-    a checkpoint of all, and then a list of the ranks' memories."""
+    """The samples that wait for the learner, and the environment's memory: of one rank; or of all
+    in a checkpoint, and then a list of their memories, with a hash of the problems trained on.
+    ``outdated``: samples were dropped, of a format without hashes of their prompts."""
 
     pending: Pending = field(default_factory=dict)
     remembered: Any = None
+    tasks_hash: str | None = None
+    outdated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

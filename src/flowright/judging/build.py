@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from flowright.config import SIMULATED
 from flowright.config.judge import JudgeSection
+from flowright.config.llm import SIMULATED
 from flowright.grading.gold import Algebra
 from flowright.judging.llm_judge import LlmJudge
 from flowright.judging.panel import Panel

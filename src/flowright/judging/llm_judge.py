@@ -57,6 +57,10 @@ class Ask:
         return None
 
 
+WAYS = ASK.table({name: f"flowright.judging.llm_judge:{name.upper()}" for name in ASK})
+"""An :class:`Ask` each."""
+
+
 class Questions:
     """The configured questions in the configured wording.
 
@@ -64,7 +68,7 @@ class Questions:
     """
 
     def __init__(self, section: JudgeSection) -> None:
-        self.ask: Ask = ASK.load(section.ask)
+        self.ask: Ask = WAYS.load(section.ask)
         self._section = section
         wording = wording_of(section)
         self._criteria = wording.criteria

@@ -25,6 +25,8 @@ class Vote:
 Combine = Callable[[Sequence[Vote]], float]
 """Combination of one or more votes into a score in [0, 1]."""
 
+COMBINATIONS = COMBINE.table({name: f"flowright.judging.panel:{name}" for name in COMBINE})
+
 
 def majority(votes: Sequence[Vote]) -> float:
     """Return the (weighted) share of votes for right."""
@@ -70,7 +72,7 @@ class Panel:
             raise ValueError(f"{count} members with the weights {self.weights}")
         if not 1 <= self.quorum <= count:
             raise ValueError(f"a quorum of {self.quorum} with {count} members")
-        self._combined: Combine = COMBINE.load(self.combine)
+        self._combined: Combine = COMBINATIONS.load(self.combine)
 
     @property
     def name(self) -> str:

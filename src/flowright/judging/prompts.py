@@ -18,7 +18,7 @@ from typing import Annotated, Any, get_args
 from pydantic import StringConstraints, ValidationError
 
 from flowright.config.judge import WORDING, JudgeSection
-from flowright.config.reading import explain, load_section
+from flowright.config.loading import explain, load_section
 from flowright.config.section import Section
 from flowright.core.errors import ConfigError
 from flowright.judging.parsing import Form
@@ -78,6 +78,7 @@ class Wording(Section):
 
 
 STANDARD = load_section(Wording, Path(__file__).with_name("wording.yaml"), ())
+WORDINGS = WORDING.table({"standard": "flowright.judging.prompts:STANDARD"})
 
 WITHOUT_REFERENCE: Mapping[str, str] = {
     "score": (
@@ -99,7 +100,7 @@ def wording_of(section: JudgeSection) -> Wording:
     if choice.endswith((".yaml", ".yml")):
         return _from_file(Path(choice), Path.cwd())
     try:
-        return Wording.model_validate(WORDING.load(choice))
+        return Wording.model_validate(WORDINGS.load(choice))
     except ValidationError as error:
         lines = (f"{choice}: {explain(Wording, detail)}" for detail in error.errors())
         raise ConfigError(*lines) from None

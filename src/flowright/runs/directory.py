@@ -36,6 +36,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from flowright.config.loading import comparable
 from flowright.config.root import Config
 from flowright.core.errors import RunError
 from flowright.core.files import (
@@ -158,7 +159,9 @@ class RunDirectory:
             try:
                 check_path(path, resume)
                 if resume:
-                    self.changes = changes_of(read_config(path), self._resolved)
+                    self.changes = changes_of(
+                        comparable(read_config(path), self._resolved), self._resolved
+                    )
                 else:
                     self._accept()
             except BaseException:

@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from flowright.config import SimulatedSection
+from flowright.config.llm import SimulatedSection
 from flowright.core.errors import FailureError
 from flowright.data.task import Problem
 from flowright.sandbox import Sandbox

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from flowright.config import SimulatedSection
+from flowright.config.llm import SimulatedSection
 from flowright.core.errors import ConfigError
 from flowright.core.plugins import suggest
 from flowright.simulation.cues import Judgement

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from flowright.config import FaultSection, SimulatedSection
+from flowright.config.llm import FaultSection, SimulatedSection
 from flowright.simulation.draws import unit
 
 Fault = Literal["hang", "error_500", "error_429", "malformed", "empty", "truncate"]

@@ -8,8 +8,7 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
-from flowright.config import SIMULATED, SimulatedSection
-from flowright.config.llm import LlmSection
+from flowright.config.llm import SIMULATED, LlmSection, SimulatedSection
 from flowright.config.loading import load_entries
 from flowright.config.workflow import SandboxSection
 from flowright.data.task import Problem

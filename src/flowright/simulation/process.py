@@ -27,8 +27,7 @@ from typing import Any, Self
 import uvicorn
 import uvloop
 
-from flowright.config import SimulatedSection
-from flowright.config.llm import ModelEntry
+from flowright.config.llm import ModelEntry, SimulatedSection
 from flowright.config.workflow import SandboxSection
 from flowright.core.checkout import child_environment
 from flowright.core.errors import RunError, UserError

@@ -10,10 +10,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from flowright.config import load_config
+from flowright.config.loading import expand
 from flowright.config.policy import TINY
-from flowright.config.reading import expand
 from flowright.core.errors import ConfigError
+from flowright.environments.registry import load_config
 from flowright.study.config import ArmSection, StudyConfig
 
 _PARAMETER = re.compile(r"\$\{(\w+)\}")

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from flowright.config.plan import PlanServerSection
-from flowright.config.reading import expand, explain, read_yaml
+from flowright.config.loading import expand, explain, read_yaml
+from flowright.config.run import PlanServerSection
 from flowright.config.section import (
     Fraction,
     Name,

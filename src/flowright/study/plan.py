@@ -8,11 +8,12 @@ from statistics import fmean, stdev
 from rich.console import Console
 from rich.table import Table
 
-from flowright.config import SIMULATED, load_config
-from flowright.config.plan import PlanServerSection
+from flowright.config.llm import SIMULATED
 from flowright.config.root import Config
+from flowright.config.run import PlanServerSection
 from flowright.core.errors import ConfigError, UserError
 from flowright.core.formatting import amount, duration
+from flowright.environments.registry import load_config
 from flowright.study.cells import Cell, Run
 from flowright.study.collect import Collected
 from flowright.study.compare import claim_values

@@ -15,13 +15,13 @@ from typing import Any, get_args
 
 import pyarrow.parquet as pq
 
-from flowright.config import load_config
 from flowright.config.root import Config
 from flowright.core.batch_calls import Outcome, call_all
 from flowright.core.errors import RunError, UserError
 from flowright.core.journal import Journal, read_journal
 from flowright.core.statistics import DIFFERENCE, RESAMPLES, SHARE, Estimate, Resampler, mean
 from flowright.environments.environment import Environment, make_environment
+from flowright.environments.registry import load_config
 from flowright.judging.verdict import DOWN, JudgeQuery, Status, Verdict
 from flowright.runs.run_files import read_answers
 from flowright.study.cells import Cell, Run

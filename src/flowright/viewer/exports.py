@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl
 from flowright import __version__
 from flowright.core.errors import RunError, UserError
 from flowright.core.files import check_writable, write_text
-from flowright.core.formatting import Record, is_number, object_of
+from flowright.core.formatting import Record, is_number, object_of, objects_in
 from flowright.runs.run_files import rollouts_path
 from flowright.viewer.attempt_page import attempt_body
 from flowright.viewer.attempts_page import attempts_table
@@ -206,14 +206,10 @@ def _messages(record: Record, written: str, snapshot: Snapshot) -> Iterator[dict
 
 
 def _exchanges(trace: object) -> Iterator[tuple[str, Record]]:
-    for call in _objects(trace):
-        for exchange in _objects(call.get("exchanges")):
+    for call in objects_in(trace):
+        for exchange in objects_in(call.get("exchanges")):
             yield str(call.get("operator")), exchange
         yield from _exchanges(call.get("children"))
-
-
-def _objects(listed: object) -> list[Record]:
-    return [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
 
 
 def _scores(record: Record) -> dict[str, dict[str, Any]]:

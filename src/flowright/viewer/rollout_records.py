@@ -17,7 +17,7 @@ import zstandard
 from pydantic_core import from_json
 
 from flowright.core.errors import Blame, UserError
-from flowright.core.formatting import Record, is_number, object_of
+from flowright.core.formatting import Record, is_number, object_of, objects_in
 from flowright.core.untrusted import one_line
 from flowright.runs.run_files import rollout_steps, rollouts_path
 
@@ -177,7 +177,7 @@ def index_entry(record: Record) -> IndexEntry:
     usage, problem = object_of(execution, "usage"), escape_surrogates(task.get("problem") or "")
     spent = [usage.get(key) for key in ("prompt_tokens", "completion_tokens")]
     operators = {
-        _name(c.get("operator")).replace(",", ";") for c in _objects(execution.get("trace"))
+        _name(c.get("operator")).replace(",", ";") for c in objects_in(execution.get("trace"))
     }
     texts = _texts(record, problem)
     return IndexEntry(
@@ -254,7 +254,7 @@ def _texts(record: Record, problem: str) -> list[str]:
     replies: list[str] = []
     execution, verdict = object_of(record, "execution"), object_of(record, "verdict")
     for call in _calls(execution.get("trace")):
-        for exchange in _objects(call.get("exchanges")):
+        for exchange in objects_in(call.get("exchanges")):
             prompts.append(str(exchange.get("prompt") or ""))
             replies.append(str(exchange.get("reply") or ""))
         prompts += map(str, object_of(call, "arguments").values())
@@ -270,9 +270,9 @@ def _texts(record: Record, problem: str) -> list[str]:
 
 def _judge_texts(verdict: Record) -> Iterator[str]:
     """Replies of judges, those of a panel included; not the prompt, which is the same for all."""
-    for reply in _objects(verdict.get("replies")):
+    for reply in objects_in(verdict.get("replies")):
         yield from (str(reply[key]) for key in ("text", "reasoning", "read") if reply.get(key))
-    for member in _objects(verdict.get("members")):
+    for member in objects_in(verdict.get("members")):
         yield str(member.get("reason") or "")
         yield from _judge_texts(member)
 
@@ -287,7 +287,7 @@ def _strings(value: object) -> Iterator[str]:
 
 def _calls(trace: object) -> Iterator[Record]:
     """All calls of a trace and their children."""
-    for call in _objects(trace):
+    for call in objects_in(trace):
         yield call
         yield from _calls(call.get("children"))
 
@@ -299,10 +299,6 @@ def _note(record: Record, execution: Record) -> str:
         if text:
             return one_line(escape_surrogates(str(text)[: 8 * NOTE]), NOTE)
     return ""
-
-
-def _objects(value: object) -> list[Record]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def _opinion(value: object) -> str:

@@ -76,8 +76,8 @@ class ViewedRun:
         return len(rollout_steps(self.folder))
 
     def snapshot(self) -> Snapshot:
-        """Read its files, again when they have changed. Where one cannot be read ``damaged`` says so,
-        and the snapshot is empty."""
+        """Read its files, again when they have changed. Where one cannot be read ``damaged`` has
+        the reason, and the snapshot is empty."""
         stamp = tuple(file_stamp(self.path / name) for name in (*MARKS, "evaluation.json"))
         if self._looked is None or self._looked[0] != stamp:
             self._watcher = self._watcher or Watcher(self.path)

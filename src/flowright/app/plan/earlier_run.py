@@ -13,7 +13,7 @@ from zstandard import ZstdError
 from flowright.app.plan.attempts import Attempt
 from flowright.app.plan.basis import Basis, from_records, sampled, slots
 from flowright.app.plan.replay import DRAWS, replayed
-from flowright.config import SIMULATED
+from flowright.config.llm import SIMULATED
 from flowright.config.root import Config
 from flowright.core.errors import RunError
 from flowright.core.journal import changes_of
@@ -25,9 +25,6 @@ READ_STEPS = 6
 _SAME = (
     *("environment", "strategy_model", "aflow_executor_model", "judge.model", "judge.mode"),
     *("executor.max_tokens", "policy.prompt", "policy.sampler", "policy.dtype"),
-)
-_SAME_INSTRUCTIONS = tuple(
-    f"instructions.{name}" for name in ("reward", "data", "train_files", "criteria_calls", "rules")
 )
 
 
@@ -125,7 +122,7 @@ def _plain(config: Config) -> dict[str, Any]:
 def _chosen(plain: Mapping[str, Any], config: Config) -> dict[str, Any]:
     """The settings that make runs' figures alike, by key."""
     keys = [*_SAME, *(["simulated.latency_ms"] if SIMULATED in config.models else [])]
-    keys += _SAME_INSTRUCTIONS if config.environment == "instructions" else ()
+    keys += config.section.plan_keys
     return {
         key: reduce(lambda value, name: (value or {}).get(name), key.split("."), plain)
         for key in keys

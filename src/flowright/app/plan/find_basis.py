@@ -91,7 +91,7 @@ async def probed(config: Config, tasks: TaskSets) -> Basis:
 def _from_demonstrations(config: Config, environment: Environment, tasks: TaskSets) -> Basis:
     """Calls only, by the workflows that the environment would teach; nothing is timed."""
     shown = []
-    if config.environment == "workflow":  # what another one's completions ask for is not known
+    if config.section.budget() is not None:  # other completions' calls are not known
         with suppress(UserError):
             shown = environment.demonstrations(tasks.train, PROGRAMS, 1, config.seed)
     rng = random.Random(config.seed)
@@ -118,9 +118,9 @@ def _bounded(found: Basis, config: Config) -> Basis:
         "policy_tokens_in": config.policy.max_prompt_tokens,
         "policy_tokens_out": config.policy.max_new_tokens,
     }
-    if config.environment == "workflow":
-        calls = found.figures.get("executor_calls", config.workflow.max_llm_calls)
-        room = config.workflow.max_tokens
+    if (budget := config.section.budget()) is not None:
+        calls = found.figures.get("executor_calls", budget.max_llm_calls)
+        room = budget.max_tokens
         most["executor_calls"] = calls
         most["executor_tokens_in"] = room
         most["executor_tokens_out"] = min(calls * config.executor.max_tokens, room)

@@ -15,12 +15,13 @@ from rich.console import Console
 from flowright.app.serving.opening import Opening
 from flowright.app.terminal import stage_progress
 from flowright.app.world import check_samplers, open_policy, open_samplers
-from flowright.config import SIMULATED
+from flowright.config.llm import SIMULATED
 from flowright.config.root import Config
 from flowright.core.errors import Blame, Failure, UserError, boundary
 from flowright.core.off_loop import off_loop
 from flowright.data.task import Problem, Task
 from flowright.environments.environment import prompt_encoder
+from flowright.environments.workflow.config import WorkflowConfig
 from flowright.environments.workflow.environment import open_sandbox
 from flowright.grpo.checkpoint import load_weights
 from flowright.grpo.objectives import resolved
@@ -242,6 +243,6 @@ async def _open_executor(config: Config, opening: Opening) -> AsyncIterator[Exec
         model = models.clients[name]
         async with (
             open_sandbox(config) as sandbox,
-            Executor(model, sandbox, config.workflow, config.executor) as executor,
+            Executor(model, sandbox, config.own(WorkflowConfig), config.executor) as executor,
         ):
             yield executor

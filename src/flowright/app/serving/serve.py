@@ -17,6 +17,7 @@ from flowright.app.serving.settings import PolicyServer
 from flowright.app.terminal import say
 from flowright.core.errors import UserError
 from flowright.core.net import LOOPBACK, DrainingServer, is_loopback, listen
+from flowright.environments.workflow.config import WorkflowConfig
 
 SIMULATED_NOTICE = "simulated: the embedded server answers, and knows the run's problems alone"
 
@@ -29,7 +30,7 @@ def serve_policy(opening: Opening, host: str, port: int, **given: Any) -> int:
         "name": config.run.name,
         "temperature": config.evaluation.temperature,
         "top_p": config.policy.top_p,
-        "max_question_bytes": config.workflow.max_prompt_chars,
+        "max_question_bytes": config.own(WorkflowConfig).max_prompt_chars,
         "hosts": LOOPBACK if is_loopback(host) else ("*",),
     }
     chosen = {key: value for key, value in given.items() if value is not None}

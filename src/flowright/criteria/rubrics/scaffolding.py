@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from flowright.config.reading import load_section
+from flowright.config.loading import load_section
 from flowright.config.section import Section
 from flowright.core.errors import ConfigError
 from flowright.criteria.rubrics.rows import Item, RubricRow, VerifRow

@@ -8,9 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from typing import Any
 
-from flowright.config import SIMULATED
-from flowright.config.instructions import CHECKED
-from flowright.config.root import Config
+from flowright.config.llm import SIMULATED
+from flowright.config.root import Config as RunConfig
 from flowright.core.statistics import SHARE
 from flowright.criteria.rubrics.rows import Item
 from flowright.criteria.rubrics.scaffolding import Schedule, scaffolded, shown_items
@@ -23,6 +22,7 @@ from flowright.environments.environment import (
     TaskSets,
     TokenCount,
 )
+from flowright.environments.instructions.config import CHECKED, InstructionsSection
 from flowright.environments.instructions.display import DISPLAY
 from flowright.environments.instructions.known_rule import (
     SOURCE as KNOWN_RULE,
@@ -58,12 +58,13 @@ from flowright.llm.counters import Counters
 class InstructionsEnvironment(Environment):
     """The environment of ``environment: instructions``; its keys are those of ``instructions``."""
 
+    Config = InstructionsSection
     display = DISPLAY
 
     _open: OpenGrader
 
-    def __init__(self, config: Config) -> None:
-        section = config.instructions.with_rules(os.environ)
+    def __init__(self, config: RunConfig) -> None:
+        section = config.own(InstructionsSection).with_rules(os.environ)
         super().__init__(config.model_copy(update={"instructions": section}))
         self._section = section
         self._words = wording_of(section)

@@ -5,11 +5,11 @@ ours and no number, and what was looked at.
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
-from flowright.config.instructions import InstructionsSection, Rules
 from flowright.core.errors import Failure, Reason
 from flowright.core.off_loop import off_loop
 from flowright.criteria.constraints.checkers import Prompt, verdicts
 from flowright.criteria.rubrics.rows import RubricRow, VerifRow
+from flowright.environments.instructions.config import InstructionsSection, Rules
 from flowright.environments.instructions.tasks import InstructionTask, Row
 from flowright.environments.rollout import Completion
 from flowright.grading import Gold

@@ -7,10 +7,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flowright.config.instructions import CHECKED, NamedWordsSection, RewardKind
 from flowright.criteria.constraints.checkers import Prompt
 from flowright.criteria.rubrics.rows import Constraint, Item, RubricRow, VerifRow
 from flowright.data.preferences import Turn
+from flowright.environments.instructions.config import CHECKED, NamedWordsSection, RewardKind
 from flowright.environments.instructions.tasks import InstructionTask, Row, task_of
 
 SOURCE = "known_rule"

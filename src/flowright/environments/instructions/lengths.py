@@ -4,8 +4,8 @@ long. The tokens are counted by whoever has the tokenizer.
 
 from collections.abc import Callable, Sequence
 
-from flowright.config.instructions import InstructionsSection
 from flowright.core.errors import DataError
+from flowright.environments.instructions.config import InstructionsSection
 from flowright.environments.instructions.tasks import InstructionTask
 from flowright.environments.judging.lengths import lengths_of
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from flowright.config.instructions import CHECKED, InstructionsSection, RewardKind
 from flowright.core.errors import ConfigError, DataError
 from flowright.criteria.constraints.checkers import Prompt, read_prompts
 from flowright.criteria.rubrics.rows import RubricRow, VerifRow, read_rubrics, read_verif
@@ -16,6 +15,7 @@ from flowright.criteria.rubrics.scaffolding import require_criteria
 from flowright.data.contamination import TrainedOn, conversation_key
 from flowright.data.row_files import Fault, LeftOut, Report
 from flowright.data.sealed import read_sealed_files, test_files
+from flowright.environments.instructions.config import CHECKED, InstructionsSection, RewardKind
 from flowright.environments.instructions.known_rule import known_tasks, most_rows
 from flowright.environments.instructions.tasks import InstructionTask, task_of
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flowright.config import SIMULATED
-from flowright.config.instructions import CHECKED, InstructionsSection
 from flowright.config.judge import WORDING, JudgeSection
+from flowright.config.llm import SIMULATED
 from flowright.config.root import Config
 from flowright.core.errors import UserError
 from flowright.criteria.constraints.language import missing
 from flowright.criteria.rubrics.scaffolding import RubricWording, standard_wording, wording_from
+from flowright.environments.instructions.config import CHECKED, InstructionsSection
 from flowright.environments.instructions.grades import (
     ConstraintGrader,
     Grader,
@@ -75,7 +75,7 @@ def wording_of(section: InstructionsSection) -> RubricWording:
 @asynccontextmanager
 async def open_grader(config: Config) -> AsyncIterator[OpenGrader]:
     """The grader of a configuration. Raises UserError with a line for all that cannot be used."""
-    section = config.instructions
+    section = config.own(InstructionsSection)
     if section.reward in CHECKED:
         check_packages()
     if section.reward == "constraints":
@@ -100,7 +100,7 @@ async def open_grader(config: Config) -> AsyncIterator[OpenGrader]:
 @asynccontextmanager
 async def _judge(config: Config, clients: Mapping[str, ChatClient]) -> AsyncIterator[OpenJudge]:
     """The judge of answers, or of criteria, that asks these models."""
-    if config.instructions.reward == "judge":
+    if config.own(InstructionsSection).reward == "judge":
         async with open_judge(config.judge, config.judge_model, clients) as judge:
             yield judge
         return
@@ -119,8 +119,8 @@ def _instruction(section: JudgeSection) -> str:
 def grader_of(config: Config, judge: Judge, sandbox: Sandbox) -> Grader:
     """The grader of ``instructions.reward`` that asks this judge."""
     section, words, right = (
-        config.instructions,
-        wording_of(config.instructions),
+        config.own(InstructionsSection),
+        wording_of(config.own(InstructionsSection)),
         config.judge.right_from,
     )
     if section.reward == "rubric":
@@ -133,7 +133,7 @@ def grader_of(config: Config, judge: Judge, sandbox: Sandbox) -> Grader:
 def judge_of(config: Config, model: ChatModel) -> Judge:
     """The judge of criteria, in the cache and behind the breaker that ``judge`` says. What a gate
     or a second reading would do for others, the rewards do themselves."""
-    section = config.instructions
+    section = config.own(InstructionsSection)
     if section.reward == "verif" and section.reply == "brackets":
         asked: Judge = BracketJudge(model, config.judge)
     else:
@@ -158,7 +158,7 @@ def _budgets(config: Config) -> dict[str, dict[str, int]]:
 
 def planned_calls(config: Config, tasks: Sequence[InstructionTask]) -> float:
     """How often the judge is asked about an answer where all goes well, a mean over the tasks."""
-    section = config.instructions
+    section = config.own(InstructionsSection)
     if not tasks:
         return 0.0
     return sum(judge_calls(task.row, section) for task in tasks) / len(tasks)
@@ -177,7 +177,7 @@ def check_packages() -> str:
 async def check_judge(config: Config) -> str:
     """Asks the judge, but for the embedded one, which is started with the run, one question: a line
     about who it is. Raises UserError where it cannot be used."""
-    names, whole = config.models - {SIMULATED}, config.instructions.reward == "judge"
+    names, whole = config.models - {SIMULATED}, config.own(InstructionsSection).reward == "judge"
     if SIMULATED in config.models:
         return f"{SIMULATED}: started with the run on a free loopback port"
     async with (

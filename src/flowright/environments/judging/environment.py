@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from flowright.config.judging import GIVEN
-from flowright.config.root import Config
+from flowright.config.root import Config as RunConfig
 from flowright.core.errors import ConfigError, DataError, Failure, Reason
 from flowright.data.contamination import TrainedOn
 from flowright.data.preferences import Pair, Preferred, Turn
@@ -21,6 +20,7 @@ from flowright.environments.environment import (
     TaskSets,
     TokenCount,
 )
+from flowright.environments.judging.config import GIVEN, JudgingSection
 from flowright.environments.judging.display import DISPLAY
 from flowright.environments.judging.frames import frame, wording_of
 from flowright.environments.judging.known_rule import SOURCE as KNOWN_RULE, asked_about, reasons
@@ -60,15 +60,16 @@ from flowright.llm.chat import Message
 class JudgingEnvironment(Environment):
     """The environment of ``environment: judging``; its keys are those of ``judging``."""
 
+    Config = JudgingSection
     display = DISPLAY
     aliases: ClassVar[Mapping[str, str]] = {
         "train/kl_divergence": "policy/kl",
         "train/policy_loss": "policy/pg_loss",
     }
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: RunConfig) -> None:
         super().__init__(config)
-        self._section = config.judging
+        self._section = config.own(JudgingSection)
         self._words = wording_of(self._section.wording)
         self._rows: JudgingRows[JudgedRow] | JudgingRows[SftRow] | None = None
         self._lengths: list[str] = []

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from flowright.config.reading import load_section
+from flowright.config.loading import load_section
 from flowright.config.section import Section
 from flowright.core.errors import ConfigError
 from flowright.data.preferences import Conversation, Pair

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from flowright.config.judging import KnownRuleSection
 from flowright.data.preferences import SWAPPED, Conversation, Pair, Preferred, Turn
+from flowright.environments.judging.config import KnownRuleSection
 from flowright.environments.judging.rows import TOP_LABEL, JudgedRow, PointwiseRow
 
 WORDS = (

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic
 
-from flowright.config.judging import Overlong
 from flowright.core.errors import DataError
 from flowright.data.row_files import Fault, LeftOut
+from flowright.environments.judging.config import Overlong
 from flowright.environments.judging.rows import AnyRow, Row, prompt_of, with_prompt
 
 CUT = "\n[... cut: the text was too long ...]\n"

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic
 
-from flowright.config.judging import GIVEN, JudgingSection, Method
 from flowright.data.contamination import TrainedOn
 from flowright.data.preferences import Pair
 from flowright.data.row_files import Report
+from flowright.environments.judging.config import GIVEN, JudgingSection, Method
 from flowright.environments.judging.files import read_rows
 from flowright.environments.judging.forms import Form
 from flowright.environments.judging.known_rule import ceiling, known_pairs, known_scores

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flowright.config.judging import JudgingSection
 from flowright.core.errors import DataError
 from flowright.data.preference_files import held_out_rows
 from flowright.data.row_files import Fault, LeftOut, Report
 from flowright.data.sealed import NOTHING, SealedConversations
 from flowright.data.sources.preference_registry import preference_source
+from flowright.environments.judging.config import JudgingSection
 from flowright.environments.judging.rows import AnyRow, Conversation, SftRow
 from flowright.judging.measuring.benchmark_table import REWARDBENCH2
 from flowright.judging.measuring.pair_files import read_rewardbench2

@@ -12,12 +12,12 @@ from typing import Any, Literal, Protocol
 
 from pydantic import ValidationError
 
-from flowright.config import JudgingSection
 from flowright.config.judge import JudgeSection, TrainedJudgeSection
 from flowright.config.section import Section
 from flowright.core.errors import DataError, FailureError
 from flowright.core.off_loop import off_loop
 from flowright.data.preferences import Pair, Turn
+from flowright.environments.judging.config import JudgingSection
 from flowright.environments.judging.frames import FrameWording, frame, wording_of
 from flowright.environments.judging.reading import Reading, read
 from flowright.environments.judging.rows import TOP_LABEL, JudgedRow, PointwiseRow

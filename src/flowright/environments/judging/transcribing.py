@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from flowright.config import SIMULATED, JudgingSection
+from flowright.config.llm import SIMULATED
 from flowright.config.loading import load_judge_server
 from flowright.config.root import JudgeServerConfig
 from flowright.core.batch_calls import ServerDown
@@ -16,6 +16,7 @@ from flowright.core.errors import RunError, UserError
 from flowright.data.contamination import TrainedOn
 from flowright.data.preference_files import write_training_file
 from flowright.data.preferences import Pair
+from flowright.environments.judging.config import JudgingSection
 from flowright.environments.judging.frames import FrameWording, wording_of
 from flowright.environments.judging.loading import JudgingRows, load_rows, trained_on
 from flowright.environments.judging.rows import JudgedRow, SftRow

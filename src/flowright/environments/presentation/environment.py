@@ -5,12 +5,13 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from flowright.config import SIMULATED
-from flowright.config.root import Config
+from flowright.config.llm import SIMULATED
+from flowright.config.root import Config as RunConfig
 from flowright.data.task import Task
 from flowright.environments.environment import Baseline, Demonstration, Environment, TaskSets
 from flowright.environments.metrics import outcome_metrics
 from flowright.environments.presentation.choices import Choice, drawn_choice
+from flowright.environments.presentation.config import PresentationSection
 from flowright.environments.presentation.display import DISPLAY
 from flowright.environments.presentation.judging import QueriedJudge, judge_of
 from flowright.environments.presentation.measures import presentation_metrics
@@ -27,16 +28,17 @@ class PresentationEnvironment(Environment):
     the judge's of ``simulated``, with ``judge.gate``, ``judge.max_attempts`` and ``llm.attempts``.
     """
 
+    Config = PresentationSection
     display = DISPLAY
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: RunConfig) -> None:
         super().__init__(config)
         self._judge = judge_of(config)
 
     def tasks(self) -> TaskSets:
         """The same for every seed of a run, so that all share a cold start; the seed decides in
         which order they come and which answers are right."""
-        section = self.config.presentation
+        section = self.config.own(PresentationSection)
         found = small_questions(section.held_out + section.train)
         return TaskSets(found[section.held_out :], found[: section.held_out])
 
@@ -49,8 +51,8 @@ class PresentationEnvironment(Environment):
         config = self.config
         return {
             "simulated": config.simulated.model_dump(mode="json"),
-            "panel": config.presentation.reward == "panel",
-            "length_failures": config.presentation.length_failures,
+            "panel": config.own(PresentationSection).reward == "panel",
+            "length_failures": config.own(PresentationSection).length_failures,
             "tries": [config.judge.gate, config.judge.max_attempts, config.llm.attempts],
             "seed": config.seed,
         }
@@ -100,14 +102,14 @@ class PresentationEnvironment(Environment):
         told = ", ".join(f"{name} {weight:+g}" for name, weight in planted.items())
         return {
             "judge": SIMULATED,
-            "reward": self.config.presentation.reward,
+            "reward": self.config.own(PresentationSection).reward,
             "biases": told or "none",
         }
 
     def introduction(self) -> Sequence[str]:
         about = self.about()
         lines = [f"reward    {about['reward']}    planted biases  {about['biases']}"]
-        if self.config.presentation.failures == "zero":
+        if self.config.own(PresentationSection).failures == "zero":
             lines.append("WARNING: an attempt that the judge failed on is scored 0, as asked for")
         lines.append("SIMULATED: questions, answers and judge are planted; no number is a claim")
         return lines

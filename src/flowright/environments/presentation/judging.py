@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from flowright.config import SIMULATED, SimulatedSection
+from flowright.config.llm import SIMULATED, SimulatedSection
 from flowright.config.root import Config
 from flowright.data.task import Task
 from flowright.judging.panel import Vote, majority

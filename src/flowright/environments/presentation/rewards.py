@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from flowright.config.root import Config
 from flowright.core.errors import Failure, Reason
+from flowright.environments.presentation.config import PresentationSection
 from flowright.environments.reward import UNSCORED, Reward, reward_of
 from flowright.environments.rollout import Completion, Rollout
 from flowright.grading import Gold
@@ -15,9 +16,9 @@ from flowright.simulation.draws import unit
 
 def is_audited(config: Config, key: str) -> bool:
     """Whether gold decides on this attempt: on all of them, or drawn by a hash of its key."""
-    if config.presentation.reward == "gold":
+    if config.own(PresentationSection).reward == "gold":
         return True
-    return unit(config.seed, "audit", key) < config.presentation.gold_audit
+    return unit(config.seed, "audit", key) < config.own(PresentationSection).gold_audit
 
 
 def rewarded(
@@ -25,7 +26,7 @@ def rewarded(
 ) -> tuple[Reward, Failure | None]:
     """The reward of one attempt and what failed; of ``random``, before it is dealt out. The
     policy's ``failure`` earns what it does everywhere."""
-    section, scale = config.presentation, config.reward
+    section, scale = config.own(PresentationSection), config.reward
     if failure is not None or verdict is None or gold is None:
         assert failure is not None
         return reward_of(failure, None, scale), failure

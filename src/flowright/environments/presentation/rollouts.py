@@ -9,6 +9,7 @@ from typing import Any
 from flowright.config.root import Config
 from flowright.core.errors import boundary
 from flowright.environments.presentation.choices import Choice, read_choice
+from flowright.environments.presentation.config import PresentationSection
 from flowright.environments.presentation.judging import Ask
 from flowright.environments.presentation.presenting import presented, with_answer_line
 from flowright.environments.presentation.rewards import dealt_out, is_audited, rewarded
@@ -56,7 +57,7 @@ def roll_out(
     found = []
     for group in groups:
         rollouts = [_one(config, judge, completion) for completion in group]
-        if config.presentation.reward == "random":
+        if config.own(PresentationSection).reward == "random":
             rollouts = dealt_out(rollouts, group, config.seed)
         found.append(rollouts)
     return found

@@ -5,7 +5,7 @@ models. Rewards nobody.
 
 from collections.abc import Mapping
 
-from flowright.config import SIMULATED
+from flowright.config.llm import SIMULATED
 from flowright.config.root import Config
 from flowright.core.errors import FailureError, UserError
 from flowright.judging.attempts import FORMS

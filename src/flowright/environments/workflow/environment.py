@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
-from flowright.config import SIMULATED
+from flowright.config.llm import SIMULATED
 from flowright.config.root import Config
 from flowright.core.errors import DataError, UserError
 from flowright.data.loading import load_problems
@@ -18,6 +18,7 @@ from flowright.environments.environment import Baseline, Demonstration, Environm
 from flowright.environments.metrics import mean_of, outcome_metrics
 from flowright.environments.rollout import Completion, Rollout
 from flowright.environments.workflow.checks import budgets, check_servers
+from flowright.environments.workflow.config import WorkflowConfig
 from flowright.environments.workflow.display import DISPLAY
 from flowright.environments.workflow.judge import models_that_judge, settings_of_judge
 from flowright.environments.workflow.rollout import (
@@ -52,6 +53,7 @@ _SHOWN = ("direct", "step_by_step")  # those that answer once
 class WorkflowEnvironment(Environment):
     """The environment of ``environment: workflow``, the default."""
 
+    Config = WorkflowConfig
     display = DISPLAY
 
     _sandbox: Sandbox
@@ -83,7 +85,7 @@ class WorkflowEnvironment(Environment):
 
     def messages(self, task: Task) -> list[Message]:
         assert isinstance(task, Problem)
-        return build_messages(task, self.config.policy.prompt, self.config.workflow)
+        return build_messages(task, self.config.policy.prompt, self.config.own(WorkflowConfig))
 
     @asynccontextmanager
     async def open(self, tasks: Sequence[Task]) -> AsyncIterator[None]:
@@ -92,7 +94,7 @@ class WorkflowEnvironment(Environment):
             await self._open(stack, tasks, config.models)
             model = self._models.clients[config.aflow_executor_model]
             executor = await stack.enter_async_context(
-                Executor(model, self._sandbox, config.workflow, config.executor)
+                Executor(model, self._sandbox, config.own(WorkflowConfig), config.executor)
             )
             self._rollouts = WorkflowRollouts(
                 executor, self._judge.judge, self._sandbox, config.reward, config.judge
@@ -155,7 +157,7 @@ class WorkflowEnvironment(Environment):
 
     def _endings(self) -> list[str]:
         """The operators of ``workflow.operators`` that end a workflow."""
-        own = OPERATORS.with_modules(self.config.workflow.operators).values()
+        own = OPERATORS.with_modules(self.config.own(WorkflowConfig).operators).values()
         return [operator.name for operator in own if operator.ends]
 
     def sample_text(self, rollout: Rollout) -> str:
@@ -188,7 +190,9 @@ class WorkflowEnvironment(Environment):
             task = rng.choice(by_kind[rng.choice(list(by_kind))])
             programs = [draw_program(task.kind, rng, endings) for _ in range(completions)]
             drawn.append(
-                Demonstration(build_messages(task, "compact", self.config.workflow), programs)
+                Demonstration(
+                    build_messages(task, "compact", self.config.own(WorkflowConfig)), programs
+                )
             )
         return drawn
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from flowright.config import SIMULATED
+from flowright.config.llm import SIMULATED
 from flowright.config.loading import load_entries
 from flowright.config.root import Config
 from flowright.judging.prompts import wording_hash

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from flowright.config import SIMULATED
+from flowright.config.llm import SIMULATED
 from flowright.config.loading import load_judge_server
 from flowright.core.errors import UserError
 from flowright.core.files import check_writable, write_json

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from flowright.config import SIMULATED
 from flowright.config.judge import WORDING, JudgeSection
+from flowright.config.llm import SIMULATED
 from flowright.config.loading import load_entries, load_judge_server
 from flowright.config.root import JudgeServerConfig
 from flowright.core.batch_calls import ServerDown

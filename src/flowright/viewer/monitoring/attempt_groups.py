@@ -208,7 +208,7 @@ def _opinion(opinion: Record, otherwise: str) -> str:
 
 
 def reward_arithmetic(record: Record) -> str:
-    """``right 1.00 - cost 0.04 = 0.96``, with the advantage; says so where there is no reward."""
+    """``right 1.00 - cost 0.04 = 0.96``, with the advantage; a sentence where there is no reward."""
     value = reward_of(record)
     if value is None:
         return "no reward: our failure, the attempt left its group's statistics"

@@ -69,7 +69,7 @@ def read_keys(pressed: bytes) -> list[str]:
 
 @contextmanager
 def pressed_keys() -> Iterator[Callable[[float], Sequence[str]]]:
-    """Yield a function that waits so many seconds for keys, which are read without Enter and echo;
+    """Yield a function that waits some seconds for keys, which are read without Enter and echo;
     none come where stdin is no terminal. The terminal's settings are restored."""
     if not sys.stdin.isatty():
         yield lambda seconds: time.sleep(seconds) or ()

@@ -72,7 +72,7 @@ def render(snapshot: Snapshot, selection: Selection) -> str:
 
 
 def configuration(snapshot: Snapshot) -> ReportSection:
-    """All settings of a run, folded away."""
+    """All settings of a run, folded."""
     table = ReportTable(("", ""), sections.settings(snapshot.config), folded="All settings")
     return ReportSection("configuration", "Configuration", [table])
 

@@ -49,7 +49,7 @@ from flowright.viewer.monitoring.snapshot import (
 
 COLOURS = ("c1", "c2", "c3", "c4", "c5", "c6")
 Address = Callable[[int], str | None]
-"""Where a click on a step leads."""
+"""Maps a step to the address that a click on it opens."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,16 +69,16 @@ AUDIT = (
     Chart(
         "The judge's errors",
         [
-            ("right though gold says wrong", "c5", "judge/false_positive_rate"),
-            ("wrong though gold says right", "c2", "judge/false_negative_rate"),
+            ("judge right, gold wrong", "c5", "judge/false_positive_rate"),
+            ("judge wrong, gold right", "c2", "judge/false_negative_rate"),
         ],
         high=0.1,
     ),
     RARE(
         "No verdict, share",
         [
-            ("where gold says wrong", "c5", "judge/no_verdict_rate_wrong"),
-            ("where gold says right", "c2", "judge/no_verdict_rate_right"),
+            ("gold wrong", "c5", "judge/no_verdict_rate_wrong"),
+            ("gold right", "c2", "judge/no_verdict_rate_right"),
         ],
     ),
     RARE(

@@ -1,1 +1,1 @@
-"""What pages and terminal screens are made of: markup, charts, cells, glyphs. No run files here."""
+"""Parts of pages and terminal screens: markup, charts, reports, glyphs. No run files here."""

@@ -1,4 +1,4 @@
-"""What every chart is drawn with: scales, axes, lines and words in SVG, on 400 units of width.
+"""Elements of charts: scales, axes, lines and words in SVG, on 400 units of width.
 
 Colours come from the style sheet by class (``c1`` to ``c6``), so that one drawing serves light and
 dark. A chart scales with its column: text stays legible at phone width.
@@ -78,9 +78,9 @@ def word(text: str, x: float, y: float, anchor: str = "middle", class_: str = "t
     return el("text", text, class_=class_, x=x, y=y, text_anchor=anchor)
 
 
-def dot(class_: str, x: float, y: float, radius: float, told: str | None = None) -> Html:
-    """A circle; ``told`` is what it says to the pointer."""
-    title = el("title", told) if told else None
+def dot(class_: str, x: float, y: float, radius: float, tip: str | None = None) -> Html:
+    """A circle; the pointer shows its ``tip``."""
+    title = el("title", tip) if tip else None
     return el("circle", title, class_=class_, cx=x, cy=y, r=radius)
 
 
@@ -157,7 +157,7 @@ def thinned(points: Sequence[Point]) -> Sequence[Point]:
 
 
 def window(count: int) -> int:
-    """How many points a moving mean takes: a twelfth of them, an odd number."""
+    """The odd number of points in a moving mean: a twelfth of all."""
     return max(1, count // 12) | 1
 
 

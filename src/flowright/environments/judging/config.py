@@ -1,10 +1,11 @@
 """The keys of `judging`: what a judge is trained on, how it is asked, what its verdicts earn."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from flowright.config.root import Config, EnvironmentSection
 from flowright.config.section import (
     Fraction,
     Name,
@@ -49,9 +50,11 @@ class KnownRuleSection(Section):
         return self
 
 
-class JudgingSection(Section):
+class JudgingSection(EnvironmentSection):
     """With `environment: judging` the policy is a judge that writes a thought and a verdict; see
     docs/training_judges.md."""
+
+    key: ClassVar[str] = "judging"
 
     method: Method = "pairwise"
     """`pointwise`: a score of 0 to 4 for one answer; `pairwise`: the better of two; `joint`: a
@@ -128,3 +131,23 @@ class JudgingSection(Section):
         if self.reward == "consistency" and (self.method == "pointwise" or not self.both_orders):
             raise ValueError("reward: consistency is of pairs and needs both_orders: true")
         return self
+
+    def check(self, config: Config) -> None:
+        loss = config.grpo.loss
+        if loss != self.method and {loss, self.method} & {*GIVEN}:
+            raise ValueError(f"grpo.loss: {loss} does not fit judging.method: {self.method}")
+
+    def problems_from(self, config: Config) -> str:
+        files = ", ".join(map(str, self.train_files))
+        return f"{files or 'a known rule (synthetic)'}, to train a judge: {self.method}"
+
+    def held_out_from(self, config: Config) -> str:
+        files = ", ".join(map(str, self.val_files))
+        return files or f"held out of {self.problems_from(config)}"
+
+    def samples_nothing(self, config: Config) -> bool:
+        loss = config.grpo.loss
+        return loss == "bradley_terry" or (loss == "sft" and self.data == "files")
+
+
+SECTION = JudgingSection

@@ -1,16 +1,20 @@
 """The keys of `presentation`: the small world in which a judge's bias can be exploited."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from flowright.config.section import Fraction, Section
+from flowright.config.llm import SIMULATED
+from flowright.config.root import Config, EnvironmentSection
+from flowright.config.section import Fraction
 
 
-class PresentationSection(Section):
+class PresentationSection(EnvironmentSection):
     """With `environment: presentation` the policy chooses how a small question is solved and how
     the answer is presented, and the embedded judge decides what that earns. All of it is planted
     and simulated; see docs/study.md."""
+
+    key: ClassVar[str] = "presentation"
 
     train: int = Field(default=2000, ge=1, le=12_000)
     """Questions to train on; the same for every seed of the run."""
@@ -32,3 +36,31 @@ class PresentationSection(Section):
     proportion less of shorter ones. Beside `simulated.faults`, which don't look at the text."""
     gold_audit: Fraction = 0.0
     """Share of the attempts whose reward is gold instead, drawn by a hash."""
+
+    def check(self, config: Config) -> None:
+        judge, rates = config.judge, config.simulated
+        other = judge.service is not None or judge.mode != "judge" or bool(judge.panel)
+        if other or config.judge_model != SIMULATED:
+            raise ValueError(
+                "judge: environment: presentation has the embedded judge, in this process; leave "
+                "model, service, mode and panel out (presentation.reward: panel is one)"
+            )
+        corrects = self.correction == "backward"
+        if corrects and rates.judge_true_positive <= rates.judge_false_positive:
+            raise ValueError(
+                "presentation.correction: backward needs simulated.judge_true_positive above "
+                "judge_false_positive: a judge without either says nothing that could be corrected"
+            )
+
+    def problems_from(self, config: Config) -> str:
+        return f"small questions (planted, simulated), rewarded by {self.reward}"
+
+    def held_out_from(self, config: Config) -> str:
+        return f"held out of {self.problems_from(config)}"
+
+    def models(self, config: Config) -> frozenset[str]:
+        """Return no names: no server answers or judges."""
+        return frozenset()
+
+
+SECTION = PresentationSection

@@ -1,11 +1,13 @@
 """The keys of `instructions`: prompts whose answers are rewarded by criteria, and by which."""
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from flowright.config.root import Config, EnvironmentSection
 from flowright.config.section import (
     Fraction,
     Name,
@@ -62,9 +64,15 @@ class ScaffoldingSection(Section):
     """Of `step_power`."""
 
 
-class InstructionsSection(Section):
+class InstructionsSection(EnvironmentSection):
     """With `environment: instructions` the policy answers prompts, and criteria decide what an
     answer earns; see docs/instructions.md."""
+
+    key: ClassVar[str] = "instructions"
+    plan_keys: ClassVar[Sequence[str]] = tuple(
+        f"instructions.{name}"
+        for name in ("reward", "data", "train_files", "criteria_calls", "rules")
+    )
 
     reward: RewardKind = "rubric"
     """`rubric`: the points of the criteria that a judge, or a rule, says are met; `verif`: the
@@ -133,12 +141,59 @@ class InstructionsSection(Section):
             )
         return self
 
+    def check(self, config: Config) -> None:
+        judge = config.judge
+        if self.reward not in CHECKED:
+            given = {
+                "mode": judge.mode != "judge",
+                "service": judge.service is not None,
+                "panel": bool(judge.panel),
+                "samples": judge.samples > 1,
+            }
+            if named := [f"judge.{key}" for key, is_given in given.items() if is_given]:
+                raise ValueError(
+                    f"{', '.join(named)}: criteria of environment: instructions are judged by one "
+                    "model, asked once; leave it out"
+                )
+        if self.reward == "judge" and judge.mode != "judge":
+            raise ValueError(
+                f"judge.mode: {judge.mode}: rules compare with a reference, which prompts of "
+                "instructions.reward: judge do not have; leave it out"
+            )
+        if self.reward == "judge" and judge.ask in ("pairwise", "rubric"):
+            raise ValueError(
+                f"judge.ask: {judge.ask}: instructions.reward: judge has answers judged one "
+                "by one; use score, pointwise, true_false or multi_aspect"
+            )
+
+    def resolved(self) -> "InstructionsSection":
+        return self.with_rules(os.environ)
+
+    def problems_from(self, config: Config) -> str:
+        files = ", ".join(self.train_files)
+        return f"{files or 'a known rule (synthetic)'}, rewarded by {self.reward}"
+
+    def held_out_from(self, config: Config) -> str:
+        return ", ".join(self.val_files) or f"held out of {self.problems_from(config)}"
+
+    def judge_model(self, config: Config) -> str | None:
+        return None if self.reward == "constraints" else super().judge_model(config)
+
+    def models(self, config: Config) -> frozenset[str]:
+        """Return the judge's names: no executor is asked."""
+        judge = {config.judge_model} if config.judge_model is not None else set[str]()
+        panel = config.judge.panel if self.reward == "judge" else ()
+        return frozenset({*judge, *panel})
+
     def with_rules(self, environment: Mapping[str, str]) -> "InstructionsSection":
         """With `rules` as the environment's variables have them, where the section is silent.
         Raises ConfigError as :func:`rules_of_environment`."""
         if self.rules is not None or self.reward != "verif":
             return self
         return self.model_copy(update={"rules": rules_of_environment(environment)})
+
+
+SECTION = InstructionsSection
 
 
 def rules_of_environment(environment: Mapping[str, str]) -> Rules:

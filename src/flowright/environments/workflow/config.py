@@ -1,0 +1,25 @@
+"""The keys of ``workflow`` as the section of an environment."""
+
+from typing import ClassVar
+
+from flowright.config.root import Config, EnvironmentSection
+from flowright.config.workflow import WorkflowSection
+
+
+class WorkflowConfig(WorkflowSection, EnvironmentSection):
+    __doc__ = WorkflowSection.__doc__
+
+    key: ClassVar[str] = "workflow"
+
+    def check(self, config: Config) -> None:
+        if config.judge.ask in ("pairwise", "rubric"):
+            raise ValueError(
+                f"judge.ask: {config.judge.ask} does not fit: answers of workflows are judged one "
+                "by one against a reference; use true_false, score, pointwise or multi_aspect"
+            )
+
+    def budget(self) -> WorkflowSection:
+        return self
+
+
+SECTION = WorkflowConfig

@@ -1,0 +1,36 @@
+"""Objectives, advantages, KL estimators, off-policy corrections and schedules by name. Imports no
+torch, so that a configuration can be checked before torch is loaded.
+"""
+
+from flowright.config import grpo as names
+
+_OBJECTIVES = "flowright.grpo.objectives"
+
+OBJECTIVES = names.OBJECTIVES.table(
+    {
+        **{n: f"{_OBJECTIVES}:{n.upper()}" for n in ("grpo", "dr_grpo", "dapo", "gspo", "cispo")},
+        "sft": f"{_OBJECTIVES}:SFT",
+        "bradley_terry": "flowright.grpo.objectives:BRADLEY_TERRY",
+    }
+)
+"""An Objective (the weights of tokens and their terms) or a PairObjective each."""
+
+ADVANTAGES = names.ADVANTAGES.table(
+    {
+        "group": "flowright.grpo.advantages:by_group",
+        "batch": "flowright.grpo.advantages:by_batch",
+        "none": "flowright.grpo.advantages:centred",
+        "rloo": "flowright.grpo.advantages:leave_one_out",
+        "reinforce_plus_plus_baseline": "flowright.grpo.advantages:whitened",
+    }
+)
+"""Functions from the scored rewards of all groups to an advantage for each sample."""
+
+KL_ESTIMATORS = names.KL_ESTIMATORS.table({n: f"{_OBJECTIVES}:{n}" for n in names.KL_ESTIMATORS})
+"""Functions of the tokens' log-probabilities under the policy and under the reference."""
+
+CORRECTIONS = names.CORRECTIONS.table({n: f"{_OBJECTIVES}:{n.upper()}" for n in names.CORRECTIONS})
+"""A Correction each: the reference point of the ratio, and a weight."""
+
+SCHEDULES = names.SCHEDULES.table({n: f"flowright.grpo.learner:{n}" for n in names.SCHEDULES})
+"""Functions from the completed share of the run to a factor of the learning rate."""
