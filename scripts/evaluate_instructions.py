@@ -26,7 +26,10 @@ sys.path.insert(0, str(ROOT / "src"))  # need not be installed
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     from flowright.core.command_line import at_least_one
-    from flowright.evaluation.responses.options import add_drawing_options, add_model_options
+    from flowright.evaluation.responses.response_options import (
+        add_drawing_options,
+        add_model_options,
+    )
 
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -70,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(*error.problems, sep="\n", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print("stopped; what a model said is kept, the same command goes on", file=sys.stderr)
+        print("stopped; replies are kept, the same command continues", file=sys.stderr)
         return 130
     if options.json is not None:
         console.print(f"{options.json}", markup=False, soft_wrap=True)
@@ -79,22 +82,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def instructions(options: argparse.Namespace, console: Any) -> None:
     from flowright.criteria.constraints.checkers import read_answers
-    from flowright.criteria.constraints.screen import constraints_screen
-    from flowright.criteria.constraints.session import measure, open_benchmarks, write_record
-    from flowright.evaluation.responses.benchmarks import first_prompts
+    from flowright.evaluation.responses.instruction_benchmarks import (
+        open_prompts,
+        score_instructions,
+        write_record,
+    )
+    from flowright.evaluation.responses.response_reports import instructions_report
+    from flowright.viewer.rendering.report import report_text
 
-    asked = open_benchmarks(options.benchmark, options.folder, options.data)
-    if options.limit is not None:
-        asked = first_prompts(asked, options.limit)
+    sets = open_prompts(options.benchmark, options.folder, options.data, options.limit)
     generation: dict[str, Any] = {}
     if options.responses is not None:
         answers = read_answers(options.responses)
     else:
-        answers, generation = ask(options, asked, console)
-    record = measure(asked, answers, options.verdicts) | {"generation": generation}
+        answers, generation = ask(options, sets, console)
+    record = score_instructions(sets, answers, options.verdicts) | {"generation": generation}
     if options.json is not None:
         write_record(record, options.json)
-    console.print(constraints_screen(record))
+    console.print(report_text(instructions_report(record)))
 
 
 def healthbench(options: argparse.Namespace, console: Any) -> None:
@@ -102,17 +107,18 @@ def healthbench(options: argparse.Namespace, console: Any) -> None:
     from rich.console import Console
 
     from flowright.core.errors import UserError
-    from flowright.evaluation.responses.bars import progress_bar
-    from flowright.evaluation.responses.healthbench import score_healthbench
-    from flowright.evaluation.responses.score_session import Judged
-    from flowright.evaluation.responses.screen import scores_screen
+    from flowright.evaluation.responses.instruction_benchmarks import score_healthbench
+    from flowright.evaluation.responses.response_options import progress_bar
+    from flowright.evaluation.responses.response_reports import scores_report
+    from flowright.evaluation.responses.score_responses import GraderSettings
+    from flowright.viewer.rendering.report import report_text
 
     if options.responses is None:
         raise UserError(
             "--benchmark healthbench: --responses FILE has the answers; "
             "python scripts/generate_responses.py --data-path FILE asks a model for them"
         )
-    judged = Judged(
+    settings = GraderSettings(
         "rubric",
         options.judge,
         ROOT / "config/judge_server.yaml",
@@ -124,40 +130,43 @@ def healthbench(options: argparse.Namespace, console: Any) -> None:
     with progress_bar(Console(stderr=True), "healthbench") as progress:
         record = uvloop.run(
             score_healthbench(
-                judged, data, options.responses, out, options.limit, options.overwrite, progress
+                settings, data, options.responses, out, options.limit, options.overwrite, progress
             )
         )
-    console.print(scores_screen(record))
+    console.print(report_text(scores_report(record)))
 
 
 def ask(
-    options: argparse.Namespace, asked: Sequence[Any], console: Any
+    options: argparse.Namespace, sets: Sequence[Any], console: Any
 ) -> tuple[dict[str, str], dict[str, Any]]:
-    """A model's answers to the benchmarks, by prompt, and how they came about."""
+    """Return a model's answers to the benchmarks by prompt, and their settings for the record."""
     import uvloop
     from rich.console import Console
 
-    from flowright.evaluation.responses.bars import progress_bar
-    from flowright.evaluation.responses.benchmarks import answer_benchmark, responses_file
-    from flowright.evaluation.responses.options import drawing_of, named_of
+    from flowright.evaluation.responses.instruction_benchmarks import answer_benchmark
+    from flowright.evaluation.responses.response_options import (
+        draw_settings,
+        model_name,
+        progress_bar,
+    )
 
     errors = Console(stderr=True)
-    named = named_of(options, lambda line: errors.print(line, markup=False))
-    drawing = drawing_of(options)
+    named = model_name(options, lambda line: errors.print(line, markup=False))
+    settings = draw_settings(options)
     called = Path(named.model or named.server or "served").name
     path = options.save_responses or Path(f"outputs/instructions/{called}.jsonl")
-    several = options.save_responses is None or len(asked) > 1
+    several = options.save_responses is None or len(sets) > 1
     answers: dict[str, str] = {}
     generation: dict[str, Any] = {}
-    for one in asked:
-        out = responses_file(path, one.benchmark, several)
+    for one in sets:
+        out = path.with_name(f"{path.stem}.{one.benchmark}{path.suffix}") if several else path
         with progress_bar(errors, one.benchmark) as progress:
-            told = uvloop.run(
-                answer_benchmark(named, drawing, one, out, options.overwrite, progress)
+            found = uvloop.run(
+                answer_benchmark(named, settings, one, out, options.overwrite, progress)
             )
-        answers |= told.answers
-        generation[one.benchmark] = dict(told.told)
-        for line in (*told.generated.lines(), str(out)):
+        answers |= found.answers
+        generation[one.benchmark] = dict(found.about)
+        for line in (*found.generated.lines(), str(out)):
             console.print(line, markup=False, highlight=False, soft_wrap=True)
     return answers, generation
 

@@ -22,7 +22,10 @@ sys.path.insert(0, str(ROOT / "src"))  # need not be installed
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     from flowright.core.command_line import at_least_one
-    from flowright.evaluation.responses.options import add_drawing_options, add_model_options
+    from flowright.evaluation.responses.response_options import (
+        add_drawing_options,
+        add_model_options,
+    )
 
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -48,15 +51,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from rich.console import Console
 
     from flowright.core.errors import UserError
-    from flowright.evaluation.responses.bars import progress_bar
-    from flowright.evaluation.responses.options import drawing_of, named_of
-    from flowright.evaluation.responses.session import Generation, generate
+    from flowright.evaluation.responses.generate import GenerationRequest, generate
+    from flowright.evaluation.responses.response_options import (
+        draw_settings,
+        model_name,
+        progress_bar,
+    )
 
     console, errors = Console(), Console(stderr=True)
     try:
-        asked = Generation(
-            named=named_of(options, lambda line: errors.print(line, markup=False)),
-            drawing=drawing_of(options),
+        request = GenerationRequest(
+            named=model_name(options, lambda line: errors.print(line, markup=False)),
+            settings=draw_settings(options),
             data=options.data_path,
             out=options.output_path,
             prompt_key=options.prompt_key,
@@ -66,12 +72,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             overwrite=options.overwrite,
         )
         with progress_bar(errors, "responses") as progress:
-            done = uvloop.run(generate(asked, progress))
+            done = uvloop.run(generate(request, progress))
     except UserError as error:
         print(*error.problems, sep="\n", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print("stopped; what was said is kept, the same command goes on", file=sys.stderr)
+        print("stopped; replies are kept, the same command continues", file=sys.stderr)
         return 130
     for line in done.lines():
         console.print(line, markup=False, highlight=False, soft_wrap=True)

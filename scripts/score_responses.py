@@ -57,18 +57,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     from flowright.core.errors import UserError
     from flowright.environments.instructions.config import rules_of_environment
-    from flowright.evaluation.responses.bars import progress_bar
-    from flowright.evaluation.responses.score_session import Judged, Scoring, score_file
-    from flowright.evaluation.responses.scoring import Keys
-    from flowright.evaluation.responses.screen import scores_screen
+    from flowright.evaluation.responses.response_options import progress_bar
+    from flowright.evaluation.responses.response_reports import scores_report
+    from flowright.evaluation.responses.score_responses import (
+        GraderSettings,
+        ResponseColumns,
+        ScoreRequest,
+        score_file,
+    )
+    from flowright.viewer.rendering.report import report_text
 
     console, errors = Console(), Console(stderr=True)
     try:
         given, overrides = divided(options.keys)
         data = Path(given.pop("data.path"))
         variables = os.environ if options.reward == "verif" else {}
-        asked = Scoring(
-            judged=Judged(
+        request = ScoreRequest(
+            graders=GraderSettings(
                 options.reward,
                 options.judge,
                 options.config,
@@ -78,19 +83,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             ),
             data=data,
             out=options.json or data.with_name(f"{data.stem}.scores.json"),
-            keys=Keys(**{KEYS[key]: value for key, value in given.items()}),
+            columns=ResponseColumns(**{KEYS[key]: value for key, value in given.items()}),
             overwrite=options.overwrite,
         )
         with progress_bar(errors, "graded") as progress:
-            record = uvloop.run(score_file(asked, progress))
+            record = uvloop.run(score_file(request, progress))
     except UserError as error:
         print(*error.problems, sep="\n", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print("stopped; what was graded is kept, the same command goes on", file=sys.stderr)
+        print("stopped; grades are kept, the same command continues", file=sys.stderr)
         return 130
-    console.print(scores_screen(record))
-    console.print(f"{asked.out}", markup=False, soft_wrap=True)
+    console.print(report_text(scores_report(record)))
+    console.print(f"{request.out}", markup=False, soft_wrap=True)
     return 0
 
 

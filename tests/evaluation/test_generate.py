@@ -11,7 +11,7 @@ import pytest
 from pyarrow import parquet
 from tiny_policy import checkpoint, tiny_policy
 
-from flowright.evaluation.responses.local import can_share
+from flowright.evaluation.responses.local_model import can_share
 from flowright.llm.chat import Message
 from flowright.policy.local import LocalSampler
 from flowright.policy.prompt import template_ids
@@ -117,7 +117,7 @@ def test_the_rows_of_json_lines_become_columns(main: Main, tmp_path: Path) -> No
         (["--temperature", "-1"], "--temperature -1"),
         (["--output-path", "out.csv"], "a .parquet file"),
         (["--response-key", "n"], "has such a column"),
-        (["--prompt-key", "q"], "no column 'q'; say --prompt-key"),
+        (["--prompt-key", "q"], "no column 'q'; --prompt-key is one of"),
         (["--prompt-key", "n"], "row 0"),
         (["--start", "9"], "none from --start 9 on"),
     ],

@@ -55,10 +55,10 @@ class Demonstration:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """A conversation to learn from, which ends with an answer, and its weight in the loss. Of two
-    that are compared the one with the larger weight is better, by as much as they differ.
-    ``every_turn``: the answers before the last are learned, too."""
+class TrainingConversation:
+    """A conversation of fixed data, which ends with an answer, and its weight in the loss. Of two
+    that are compared the one with the larger weight is better, by the difference. ``every_turn``:
+    the answers before the last are trained on, too."""
 
     messages: Sequence[Message]
     weight: float = 1.0
@@ -210,9 +210,9 @@ class Environment:
             "policy's cold start; set strategy_model to another model"
         )
 
-    def given(self, task: Task) -> Sequence[Given]:
-        """What the data gives for a task, where ``grpo.loss`` learns from that and nothing is
-        sampled: a conversation, or the two that are compared."""
+    def training_conversations(self, task: Task) -> Sequence[TrainingConversation]:
+        """Return the task's conversations where ``grpo.loss`` trains on fixed data and nothing is
+        sampled: one, or the two that are compared."""
         raise ConfigError(
             f"environment {self.config.environment}: its data gives no answers to learn from; "
             f"grpo.loss: {self.config.grpo.loss} needs some"

@@ -53,8 +53,8 @@ ROUND_STRIDE = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A problem's samples that wait for the learner. ``asked`` is a hash of their prompts and
-    sampling settings: a resumed run drops samples of others."""
+    """A problem's samples that wait for the learner. ``asked`` (a name in checkpoints) is a
+    hash of their prompts and sampling settings: a resumed run drops samples of others."""
 
     task_id: str
     asked: str
@@ -307,15 +307,15 @@ class Pipeline(Source):
 
     def _take_up(self, number: int, waiting_P: Sequence[Waiting]) -> str:
         problems_P = self._problems(list(enumerate(self._tasks(number))), number)
-        asked_P = [(problem.task.id, self._fingerprint(problem)) for problem in problems_P]
+        wanted_P = [(problem.task.id, self._fingerprint(problem)) for problem in problems_P]
         fit = {
             place: list(waiting.samples)
-            for place, (waiting, asked) in enumerate(zip(waiting_P, asked_P, strict=False))
-            if (waiting.task_id, waiting.asked) == asked
+            for place, (waiting, wanted) in enumerate(zip(waiting_P, wanted_P, strict=False))
+            if (waiting.task_id, waiting.asked) == wanted
             and len(waiting.samples) == self._config.grpo.group_size
             and all(sample.version >= number - 1 - self._ahead for sample in waiting.samples)
         }
-        mine = self._ranks.mine(range(len(asked_P)))
+        mine = self._ranks.mine(range(len(wanted_P)))
         self._kept[number] = {place: fit[place] for place in mine if place in fit}
         lost = [waiting for place, waiting in enumerate(waiting_P) if place not in fit]
         if not lost:
@@ -345,11 +345,11 @@ class Pipeline(Source):
     def _fingerprint(self, problem: Problem) -> str:
         policy = self._config.policy
         how = (policy.temperature, policy.top_p, policy.max_new_tokens)
-        asked = hashlib.sha256(str(how).encode())
+        digest = hashlib.sha256(str(how).encode())
         for form in problem.forms:
             for token_ids in (form.prompt.token_ids, *(shown.token_ids for shown in form.shown)):
-                asked.update(f" {list(token_ids)}".encode())
-        return asked.hexdigest()
+                digest.update(f" {list(token_ids)}".encode())
+        return digest.hexdigest()
 
     def _problems(self, places: Sequence[tuple[int, Task]], step: int) -> list[Problem]:
         grpo, bare_P = self._config.grpo, problems_of(self.environment, self._encode, places)

@@ -88,15 +88,15 @@ def stop_on_signals(stop: Callable[[str], None], several: bool = False) -> Itera
     if threading.current_thread() is not threading.main_thread():
         yield  # a worker of Ray, which hears no signals; Ray stops it
         return
-    asked: float | None = None
+    first: float | None = None
 
     def handle(number: int, frame: object) -> None:
-        nonlocal asked
+        nonlocal first
         now = time.monotonic()
-        if asked is None:
-            asked = now
+        if first is None:
+            first = now
             stop(signal.Signals(number).name)
-        elif number == signal.SIGINT or now - asked > AT_ONCE_SECONDS:
+        elif number == signal.SIGINT or now - first > AT_ONCE_SECONDS:
             restore()
             signal.raise_signal(number)
 

@@ -51,11 +51,9 @@ class Trainer:
         self._alarm = GapAlarm(self.config.judge.alarm)
 
     async def train(self, resume: bool = False) -> int:
-        """Run to the last step; returns it, or an earlier one after SIGINT or SIGTERM, when the
-        step in progress was finished and saved.
-
-        Raises RunPaused when too many samples of a step could not be scored (law 1).
-        """
+        """Run to the last step and return it; after SIGINT or SIGTERM finish and save the step in
+        progress and return that. Raises RunPaused when too many samples of a step could not be
+        scored (law 1)."""
         steps = self.config.grpo.steps
         try:
             start = await self._restore() if resume else await self._begin()
@@ -146,13 +144,13 @@ class Trainer:
         await self._keep_logprobs(step, batch)
         if skipped := metrics.get("policy/skipped_updates"):
             self.reporter.say(f"gradient not finite: {skipped:.0f} optimizer steps were skipped")
-        aliases = self.source.aliases
+        took, aliases = time.perf_counter() - began, self.source.aliases
         return {
             **batch.metrics(),
             **metrics,
             **{name: metrics[of] for name, of in aliases.items() if of in metrics},
             **batch.seconds,
-            "time/update": time.perf_counter() - began,
+            "time/update": took,
             **memory(self.learner.device),
         }
 

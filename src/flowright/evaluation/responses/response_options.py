@@ -1,25 +1,28 @@
-"""What command lines that ask a model have in common: who is asked, and how answers are drawn.
-Cheap to import: ``--help`` comes from here.
+"""Options of the command lines that ask a model, and their progress bar. Cheap to import, for
+``--help``.
 """
 
 import argparse
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 from flowright.core.command_line import at_least_one
 from flowright.core.errors import UserError
-from flowright.evaluation.responses.asking import Drawing
-from flowright.evaluation.responses.opening import Named
+from flowright.evaluation.responses.response_models import DrawSettings, ModelName
 
 N = TypeVar("N", int, float)
 _AUTO, _DTYPES = "auto", ("auto", "float32", "bfloat16", "float16", "half")
 
 
 def add_model_options(parser: argparse.ArgumentParser, llm_file: Path, batch_size: int) -> None:
-    """Who is asked."""
-    group = parser.add_argument_group("who answers")
+    """Add the options that choose the model."""
+    group = parser.add_argument_group("model")
     add = group.add_argument
     add("--model", metavar="PATH_OR_NAME",
         help="loaded in this process: a folder, a name of the hub, or smollm2-135m")  # fmt: skip
@@ -33,7 +36,7 @@ def add_model_options(parser: argparse.ArgumentParser, llm_file: Path, batch_siz
     add("--dtype", default=_AUTO, choices=_DTYPES,
         help="of the weights in this process (auto: bfloat16 on a GPU, else float32)")  # fmt: skip
     add("--no-chat-template", action="store_true", help="in this process: the text as it is")
-    theirs = parser.add_argument_group("of a vLLM server; what cannot be done here is refused")
+    theirs = parser.add_argument_group("of a vLLM server; refused where they need one")
     theirs.add_argument("--tp-size", type=at_least_one, default=1, metavar="N")
     theirs.add_argument("--gpu-mem-util", type=float, metavar="SHARE")
     theirs.add_argument("--trust-remote-code", action="store_true")
@@ -48,8 +51,8 @@ def add_drawing_options(
     top_k: int,
     max_tokens: int,
 ) -> None:
-    """How answers are drawn, with these defaults; ``samples`` None has no such option."""
-    group = parser.add_argument_group("how answers are drawn")
+    """Add the sampling options with these defaults; ``samples`` None leaves its option out."""
+    group = parser.add_argument_group("sampling")
     add = group.add_argument
     if samples is not None:
         add("--n-samples", type=at_least_one, default=samples, metavar="N",
@@ -65,8 +68,8 @@ def add_drawing_options(
     parser.set_defaults(usual_temperature=temperature, usual_max_tokens=max_tokens)
 
 
-def drawing_of(options: argparse.Namespace) -> Drawing:
-    """Raises UserError for values that mean nothing."""
+def draw_settings(options: argparse.Namespace) -> DrawSettings:
+    """Return the sampling settings of the options. Raises UserError."""
     temperature: float | None = options.temperature
     max_tokens: int | None = options.max_tokens
     if temperature is None:
@@ -81,7 +84,7 @@ def drawing_of(options: argparse.Namespace) -> Drawing:
     ]
     if problems:
         raise UserError(*problems)
-    return Drawing(
+    return DrawSettings(
         samples=getattr(options, "n_samples", 1),
         temperature=temperature,
         top_p=options.top_p,
@@ -99,8 +102,9 @@ def _of_environment(variable: str, read: Callable[[str], N], default: N) -> N:
         raise UserError(f"{variable}={given}: a number") from None
 
 
-def named_of(options: argparse.Namespace, note: Callable[[str], None]) -> Named:
-    """``note`` is told what belongs to a server. Raises UserError for what cannot be done here."""
+def model_name(options: argparse.Namespace, note: Callable[[str], None]) -> ModelName:
+    """Return the model of the options; ``note`` gets a line for each option of a server. Raises UserError
+    for what cannot be done in this process."""
     here = options.model is not None
     problems: list[str] = []
     if here and options.tp_size > 1:
@@ -112,7 +116,7 @@ def named_of(options: argparse.Namespace, note: Callable[[str], None]) -> Named:
     if here and options.trust_remote_code:
         problems.append(
             "--trust-remote-code: code of a model's repository is not run in this process; leave "
-            "it out, or serve the model with vLLM and say --server"
+            "it out, or serve the model with vLLM and give --server"
         )
     if here and options.dtype in ("float16", "half"):
         problems.append(f"--dtype {options.dtype}: in this process float32 or bfloat16")
@@ -127,8 +131,8 @@ def named_of(options: argparse.Namespace, note: Callable[[str], None]) -> Named:
         *[f"--max-model-len {options.max_model_len}"] * (not here and bool(options.max_model_len)),
     ]
     for option in served:
-        note(f"note: {option}: of a vLLM server, which is started with it; nothing is done here")
-    return Named(
+        note(f"note: {option}: an option to start a vLLM server with; ignored here")
+    return ModelName(
         model=options.model,
         server=options.server,
         llm_file=options.llm_file,
@@ -137,3 +141,39 @@ def named_of(options: argparse.Namespace, note: Callable[[str], None]) -> Named:
         batch_size=options.batch_size,
         chat_template=not options.no_chat_template,
     )
+
+
+_PROGRESS_LINES = 20
+
+
+@contextmanager
+def progress_bar(
+    console: "Console", title: str
+) -> Iterator[Callable[[int, int], Callable[[], None]]]:
+    """Yield a function to call with the number done and the total; it returns a function to call after
+    each item, from any thread. A bar on a terminal, some lines in a file."""
+    from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
+    bars = Progress(*columns, console=console, transient=True)
+
+    def begin(done: int, total: int) -> Callable[[], None]:
+        every, count = max(1, total // _PROGRESS_LINES), done
+        if console.is_terminal:
+            bars.start()
+            bar = bars.add_task(title, total=total, completed=done)
+            return lambda: bars.advance(bar)
+
+        def advance() -> None:
+            nonlocal count
+            count += 1
+            if count % every == 0 or count == total:
+                console.print(f"{title}: {count:,} of {total:,}", markup=False)
+
+        return advance
+
+    try:
+        yield begin
+    finally:
+        if bars.live.is_started:
+            bars.stop()

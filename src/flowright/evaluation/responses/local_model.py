@@ -1,7 +1,7 @@
-"""Answers of a model in this process: its weights as they are in a folder, nothing trained.
+"""A model in this process that answers prompts: the weights of a folder, nothing trained.
 
-Prompts of about the same length are decoded together, and the samples of one share it; those that
-have ended give their places to the next.
+Prompts of similar length are decoded in one batch, and the samples of a prompt share it; finished
+samples are replaced by the next.
 """
 
 import asyncio
@@ -13,8 +13,13 @@ from typing import Any
 
 from flowright.config.policy import SMOLLM2, TINY, LoraSection, PolicySection, TinySection
 from flowright.core.errors import ConfigError
-from flowright.evaluation.responses.asking import Answer, Drawing, Missing, Tell
-from flowright.evaluation.responses.questions import Question
+from flowright.evaluation.responses.response_models import (
+    Answer,
+    DrawSettings,
+    MissingAnswer,
+    ReportSample,
+    ResponseQuestion,
+)
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy, load_policy
 from flowright.policy.model_thread import on_model_thread
@@ -28,27 +33,26 @@ _TOLERANCE = {"float32": 1e-3, "bfloat16": 0.5}  # nats; bfloat16 rounds each pr
 
 
 class LocalModel:
-    """A model that is loaded here. ``prompts`` are decoded at once, each with all its samples.
+    """A loaded model. ``prompts`` are decoded at once, each with all its samples.
 
-    A prompt that leaves no room for ``max_tokens`` within ``max_model_len`` (default: what the
-    model's configuration says) has no answer: cut short it would be another model's limit that is
-    measured.
+    A prompt without room for ``max_tokens`` within ``max_model_len`` (default: the model's own) has
+    no answer: a truncated one would measure the limit instead.
     """
 
     def __init__(
         self,
         policy: Policy,
-        drawing: Drawing,
+        settings: DrawSettings,
         prompts: int = 8,
         max_model_len: int | None = None,
         chat_template: bool = True,
     ) -> None:
         self._policy = policy
-        self._drawing = drawing
+        self._settings = settings
         own = getattr(policy.causal_lm.config, "max_position_embeddings", None)
         self._window: int | None = max_model_len or own
         self._chat_template = chat_template
-        rows = prompts * drawing.samples
+        rows = prompts * settings.samples
         self._sampler = LocalSampler(policy, rows, trained=False, sharing=can_share(policy))
         self.name = policy.name
 
@@ -62,50 +66,54 @@ class LocalModel:
             "max_model_len": self._window,
         }
 
-    async def ask(self, wanted: Mapping[Question, Sequence[int]], tell: Tell) -> None:
-        """All samples of a question are drawn together; those that were not asked are not told."""
-        asked: list[tuple[Question, list[int]]] = []
+    async def ask(
+        self, wanted: Mapping[ResponseQuestion, Sequence[int]], report: ReportSample
+    ) -> None:
+        """All samples of a question are drawn together; only the wanted ones are reported."""
+        asked: list[tuple[ResponseQuestion, list[int]]] = []
         for question in wanted:
             ids = self._token_ids(question)
             if (why := self._no_room(len(ids))) is None:
                 asked.append((question, ids))
             else:
                 for number in wanted[question]:
-                    tell(question, number, Missing(why))
+                    report(question, number, MissingAnswer(why))
         asked.sort(key=lambda one: len(one[1]))
-        await self._draw(asked, wanted, tell)
+        await self._draw(asked, wanted, report)
 
     async def _draw(
         self,
-        asked: Sequence[tuple[Question, list[int]]],
-        wanted: Mapping[Question, Sequence[int]],
-        tell: Tell,
+        asked: Sequence[tuple[ResponseQuestion, list[int]]],
+        wanted: Mapping[ResponseQuestion, Sequence[int]],
+        report: ReportSample,
     ) -> None:
-        how = self._drawing
-        sampling = Sampling(how.temperature, how.top_p, how.max_tokens, how.seed, how.top_k)
+        settings = self._settings
+        sampling = Sampling(
+            settings.temperature, settings.top_p, settings.max_tokens, settings.seed, settings.top_k
+        )
 
         def ended(place: int, number: int, sample: Sample) -> None:
             question = asked[place][0]
             if number in wanted[question]:
                 answer = Answer(sample.text, sample.finish_reason, len(sample.token_ids))
-                tell(question, number, answer)
+                report(question, number, answer)
 
         cancelled = threading.Event()
         prompts = [ids for _, ids in asked]
         places = [question.place for question, _ in asked]
         drawing = asyncio.ensure_future(
             on_model_thread(
-                self._sampler.draw, prompts, how.samples, sampling, places, cancelled, ended
+                self._sampler.draw, prompts, settings.samples, sampling, places, cancelled, ended
             )
         )
         try:
             await asyncio.shield(drawing)
-        except asyncio.CancelledError:  # what has ended was told
+        except asyncio.CancelledError:  # finished samples were reported
             cancelled.set()
             await asyncio.wait([drawing])
             raise
 
-    def _token_ids(self, question: Question) -> list[int]:
+    def _token_ids(self, question: ResponseQuestion) -> list[int]:
         tokenizer = self._policy.tokenizer
         if self._chat_template:
             return template_ids(question.messages, tokenizer, to_answer=True)
@@ -113,18 +121,18 @@ class LocalModel:
         return list(tokenizer.encode(text))
 
     def _no_room(self, tokens: int) -> str | None:
-        if self._window is None or tokens + self._drawing.max_tokens <= self._window:
+        if self._window is None or tokens + self._settings.max_tokens <= self._window:
             return None
         return (
-            f"prompt too long: with --max-tokens {self._drawing.max_tokens} it is above "
+            f"prompt too long: with --max-tokens {self._settings.max_tokens} it is above "
             f"--max-model-len {self._window}"
         )
 
 
 def can_share(policy: Policy) -> bool:
-    """Whether decoding behind shared prefixes is right for this model: all of its attention is
-    full, and some tokens get the log-probabilities that the model's own attention gives them. Where
-    it is not, answers are the same and take longer."""
+    """Return True if decoding with shared prefixes is right for this model: all of its attention is
+    full, and some tokens get the log-probabilities of the model's own attention. Otherwise answers
+    are the same and take longer."""
     config = policy.causal_lm.config
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     if kinds != {"full_attention"} or getattr(config, "sliding_window", None):
@@ -144,15 +152,15 @@ def can_share(policy: Policy) -> bool:
         for token, its_token, logprob, its_logprob in tokens:
             if not abs(logprob - its_logprob) <= tolerance:
                 return False
-            if token != its_token:  # two that are as likely; behind them nothing can be compared
+            if token != its_token:  # equally likely tokens; later ones cannot be compared
                 break
     return True
 
 
 def open_local(model: str, dtype: str | None) -> Policy:
-    """The model of a folder, of the hub, or ``smollm2-135m``. ``dtype`` is that of the weights;
-    None is as for training. It is there to decode and for nothing else: on a CPU its weights are in
-    blocks (:mod:`flowright.policy.packed`). Raises UserError where it cannot be had."""
+    """Load the model of a folder, of the hub, or ``smollm2-135m``, to decode alone: on a CPU its weights
+    are in blocks (:mod:`flowright.policy.packed`). ``dtype`` None is as for training. Raises
+    UserError."""
     if model == TINY:
         raise ConfigError(
             f"--model {TINY}: the embedded policy writes workflows and is made by a run; give a "
@@ -169,12 +177,12 @@ def open_local(model: str, dtype: str | None) -> Policy:
     try:
         return packed(load_policy(path, section, seed=0))
     except ConfigError as error:
-        said = [problem.replace("strategy_model:", "--model:") for problem in error.problems]
-        raise ConfigError(*said) from error
+        problems = [problem.replace("strategy_model:", "--model:") for problem in error.problems]
+        raise ConfigError(*problems) from error
 
 
 def weights_of(model: str) -> list[list[Any]]:
-    """Names, sizes and times of a folder's files of weights; of the hub's, its name has to do."""
+    """Return names, sizes and times of a folder's files of weights; none for a model of the hub."""
     files = sorted(Path(model).glob("*.safetensors")) if Path(model).is_dir() else []
-    told = [(file.name, file.stat()) for file in files]
-    return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in told]
+    stats = [(file.name, file.stat()) for file in files]
+    return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]

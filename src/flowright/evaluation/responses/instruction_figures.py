@@ -1,4 +1,4 @@
-"""Counts and shares of what was followed, with intervals; a comparison with others' verdicts."""
+"""Counts and shares of followed instructions, with intervals; a comparison with others' verdicts."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,10 +17,10 @@ LEVELS: tuple[Level, ...] = get_args(Level)
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
-    """``followed`` of ``total``, at 95 % between ``low`` and ``high``: Wilson's interval for
-    prompts, for instructions the bootstrap over prompts, whose instructions stand or fall together.
-    ``fewest`` and ``most``: what ``followed`` may be with other seeds."""
+class InstructionFigure:
+    """``followed`` of ``total``, at 95 % between ``low`` and ``high``: Wilson's interval for prompts; a
+    bootstrap over prompts for instructions, which are not independent within one. ``fewest`` and
+    ``most`` bound ``followed`` over seeds."""
 
     kind: Kind
     reading: Reading
@@ -37,8 +37,8 @@ class Figure:
         return self.followed / self.total if self.total else None
 
 
-def figures_of(scored: Sequence[Scored], seed: int = 0) -> list[Figure]:
-    """Every kind, reading and level."""
+def figures_of(scored: Sequence[Scored], seed: int = 0) -> list[InstructionFigure]:
+    """Return the figures of every kind, reading and level."""
     resampler = Resampler([one.prompt.text for one in scored], RESAMPLES, seed)
     combinations = product(KINDS, READINGS, LEVELS)
     return [_figure(scored, resampler, *each) for each in combinations]
@@ -46,24 +46,24 @@ def figures_of(scored: Sequence[Scored], seed: int = 0) -> list[Figure]:
 
 def _figure(
     scored: Sequence[Scored], resampler: Resampler, kind: Kind, reading: Reading, level: Level
-) -> Figure:
-    said = [verdicts(one.followed[kind], reading) for one in scored]
+) -> InstructionFigure:
+    found = [verdicts(one.followed[kind], reading) for one in scored]
     could = [_could(one.followed[kind], reading) for one in scored]
     if level == "prompt":
-        said = [(all(each),) for each in said]
+        found = [(all(each),) for each in found]
         could = [(_conjunction(each),) for each in could]
-    followed, total = sum(map(sum, said)), sum(map(len, said))
+    followed, total = sum(map(sum, found)), sum(map(len, found))
     low, high = None, None
     if total and level == "prompt":
         low, high = wilson(followed, total)
     elif total:
-        prompts = [one.prompt.text for one, each in zip(scored, said, strict=True) for _ in each]
-        rows = [(float(flag), 1.0) for each in said for flag in each]
+        prompts = [one.prompt.text for one, each in zip(scored, found, strict=True) for _ in each]
+        rows = [(float(flag), 1.0) for each in found for flag in each]
         estimate = resampler.estimate(prompts, rows, mean, SHARE)
         low, high = estimate.low, estimate.high
     fewest = sum(False not in flags for each in could for flags in each)
     most = sum(True in flags for each in could for flags in each)
-    return Figure(kind, reading, level, followed, total, low, high, fewest, most)
+    return InstructionFigure(kind, reading, level, followed, total, low, high, fewest, most)
 
 
 def verdicts(followed: Followed, reading: Reading) -> tuple[bool, ...]:
@@ -75,7 +75,7 @@ def _could(followed: Followed, reading: Reading) -> tuple[frozenset[bool], ...]:
 
 
 def _conjunction(each: Iterable[frozenset[bool]]) -> frozenset[bool]:
-    """All that ``all`` may be."""
+    """Possible values of ``all``."""
     flags = list(each)
     found = [False] * any(False in one for one in flags)
     found += [True] * all(True in one for one in flags)
@@ -83,7 +83,7 @@ def _conjunction(each: Iterable[frozenset[bool]]) -> frozenset[bool]:
 
 
 def by_checker(scored: Sequence[Scored]) -> list[dict[str, Any]]:
-    """Of each id how often it was asked for, and followed, by kind and reading."""
+    """Return, for each id, its total, and how often it was followed by kind and reading."""
     total: Counter[str] = Counter()
     counts: dict[str, Counter[str]] = {}
     for one in scored:
@@ -96,8 +96,8 @@ def by_checker(scored: Sequence[Scored]) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """A prompt of which others say something else."""
+class VerdictDifference:
+    """A prompt with other verdicts. ``is_drawn``: a draw decides each verdict that differs."""
 
     key: str
     ids: tuple[str, ...]
@@ -105,39 +105,37 @@ class Difference:
     ours: tuple[bool, ...]
     theirs: tuple[bool, ...]
     is_drawn: bool
-    """Whether a draw decides each verdict that differs."""
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """With others' verdicts; ``compared`` counts prompts by reading, ``absent`` those that they
-    say nothing of."""
+class VerdictComparison:
+    """``compared`` counts prompts with others' verdicts by reading, ``absent`` those without."""
 
     compared: Mapping[Reading, int]
     absent: int
-    differences: tuple[Difference, ...]
+    differences: tuple[VerdictDifference, ...]
 
 
-def compare(scored: Sequence[Scored], theirs: Mapping[str, Verdicts]) -> Comparison:
-    """Prompt by prompt, ours by the canonical checkers."""
+def compare(scored: Sequence[Scored], theirs: Mapping[str, Verdicts]) -> VerdictComparison:
+    """Compare verdicts prompt by prompt; ours are those of the canonical checkers."""
     compared: Counter[Reading] = Counter()
-    differences: list[Difference] = []
+    differences: list[VerdictDifference] = []
     for one in scored:
-        said = theirs.get(one.prompt.text)
-        if said is None:
+        other = theirs.get(one.prompt.text)
+        if other is None:
             continue
         read: tuple[tuple[Reading, tuple[bool, ...] | None], ...]
-        read = (("strict", said.strict), ("loose", said.loose))
-        for reading, other in read:
-            if other is None:
+        read = (("strict", other.strict), ("loose", other.loose))
+        for reading, flags in read:
+            if flags is None:
                 continue
             compared[reading] += 1
             ours = verdicts(one.followed["canonical"], reading)
-            if ours != other:
+            if ours != flags:
                 could = _could(one.followed["canonical"], reading)
-                differences.append(_difference(one, reading, ours, other, could))
+                differences.append(_difference(one, reading, ours, flags, could))
     absent = sum(one.prompt.text not in theirs for one in scored)
-    return Comparison(dict(compared), absent, tuple(differences))
+    return VerdictComparison(dict(compared), absent, tuple(differences))
 
 
 def _difference(
@@ -146,9 +144,9 @@ def _difference(
     ours: tuple[bool, ...],
     theirs: tuple[bool, ...],
     could: tuple[frozenset[bool], ...],
-) -> Difference:
+) -> VerdictDifference:
     places = [n for n, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]]
-    return Difference(
+    return VerdictDifference(
         one.prompt.key,
         tuple(one.prompt.ids[n] for n in places),
         reading,
@@ -162,9 +160,9 @@ def record_of(
     about: Mapping[str, Any],
     joined: Joined,
     scored: Sequence[Scored],
-    comparison: Comparison | None,
+    comparison: VerdictComparison | None,
 ) -> dict[str, Any]:
-    """Of one benchmark, as JSON."""
+    """Return the record of one benchmark as JSON."""
     figures = figures_of(scored)
     return {
         **about,
@@ -190,7 +188,7 @@ def record_of(
 
 
 def rows_of(benchmark: str, scored: Sequence[Scored]) -> list[dict[str, Any]]:
-    """A row of each prompt: the canonical verdicts as others publish them, and the fixed ones."""
+    """Return a row for each prompt: the canonical verdicts as others publish them, and the fixed ones."""
     return [
         {
             "benchmark": benchmark,
