@@ -66,11 +66,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress as Bars, TimeRemainingColumn
 
-    from flowright.core.command_line import telling
+    from flowright.core.command_line import on_signal
 
     columns = (*Bars.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
     with (
-        telling(lambda: "stopping; the same command goes on from here"),
+        on_signal(lambda: "stopping; the same command goes on from here"),
         Bars(*columns, console=Console(stderr=True), transient=True) as bars,
     ):
         counts = work(options, bars)
