@@ -28,8 +28,7 @@ from flowright.evaluation.responses.generate import read_questions
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy, load_policy
 from flowright.policy.packed import packed
-from flowright.policy.prompt import template_ids
-from flowright.policy.sampler import Sampling
+from flowright.policy.sampling import Sampling, template_ids
 
 PATHS = ("generate", "flowright")
 

@@ -26,8 +26,8 @@ from flowright.environments.reward import Reward
 from flowright.environments.rollout import Rollout
 from flowright.grading import Gold
 from flowright.judging.verdict import Verdict
-from flowright.policy.origin import origin_of
-from flowright.policy.sampler import Sample
+from flowright.policy.base_models import origin_of
+from flowright.policy.sampling import Sample
 
 
 def configured(folder: Path | None, judge: str = "any", **given: Any) -> Config:

@@ -23,7 +23,7 @@ from flowright.environments.workflow.rollout import WorkflowDetails, workflow_re
 from flowright.grading import Gold
 from flowright.judging.verdict import Verdict
 from flowright.llm.chat import Usage
-from flowright.policy.sampler import Sample
+from flowright.policy.sampling import Sample
 from flowright.runs.directory import RunDirectory
 from flowright.workflows.source import Workflow
 from flowright.workflows.trace import Exchange, Execution, OperatorCall

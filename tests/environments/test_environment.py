@@ -30,7 +30,7 @@ from flowright.evaluation.evaluator import make_row
 from flowright.judging.service.app import create_app
 from flowright.judging.verdict import JudgeQuery, Verdict
 from flowright.llm.chat import ChatModel, Message
-from flowright.policy.sampler import Sample
+from flowright.policy.sampling import Sample
 from flowright.sandbox import Sandbox
 
 SMALL = {"train": 30, "held_out": 10}

@@ -2,20 +2,19 @@
 refused."""
 
 import json
-import runpy
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_lines import command
 from pyarrow import parquet
 from tiny_policy import checkpoint, tiny_policy
 
 from flowright.evaluation.responses.local_model import can_share
 from flowright.llm.chat import Message
 from flowright.policy.local import LocalSampler
-from flowright.policy.prompt import template_ids
-from flowright.policy.sampler import Sampling
+from flowright.policy.sampling import Sampling, template_ids
 
 ROOT = Path(__file__).parents[2]
 Main = Callable[[Sequence[str]], int]
@@ -29,7 +28,7 @@ PROMPTS: list[Any] = [
 
 @pytest.fixture(scope="module")
 def main() -> Main:
-    return runpy.run_path(str(ROOT / "scripts/generate_responses.py"))["main"]
+    return command("instructions generate")
 
 
 def parquet_of(path: Path, prompts: Sequence[Any]) -> Path:

@@ -16,8 +16,7 @@ from flowright.environments.reward import UNSCORED, Reward
 from flowright.environments.rollout import Completion, Rollout
 from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, compare
 from flowright.evaluation.evaluator import Evaluator, Row, Score, Validation, row_of, score
-from flowright.policy.prompt import Prompt
-from flowright.policy.sampler import Sample, Sampling
+from flowright.policy.sampling import Prompt, Sample, Sampling
 from flowright.runs.checkpoints import Best, best_of
 
 TASKS = [Task(str(n), "essay", ("letters", "poems")[n % 2], "Write.", "") for n in range(8)]

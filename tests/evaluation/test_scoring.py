@@ -2,12 +2,12 @@
 
 import json
 import os
-import runpy
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_lines import command
 from criteria_doubles import CriteriaModel
 
 from flowright.config.judge import JudgeSection
@@ -171,7 +171,7 @@ def test_healthbench_joins_by_the_whole_conversation(tmp_path: Path, sandbox: Sa
 
 @pytest.fixture(scope="module")
 def main() -> Main:
-    return runpy.run_path(str(ROOT / "scripts/score_responses.py"))["main"]
+    return command("instructions score")
 
 
 @NEEDED

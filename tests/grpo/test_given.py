@@ -24,7 +24,7 @@ from flowright.grpo.learner import Learner
 from flowright.grpo.objectives import Pairs, bradley_terry
 from flowright.llm.chat import Message
 from flowright.policy.model import Policy
-from flowright.policy.prompt import render, template_text
+from flowright.policy.sampling import render, template_text
 
 SECTION = GrpoSection(loss="sft", kl_coefficient=0.0, learning_rate=0.05, max_grad_norm=1.0)
 PAIRS = SECTION.model_copy(update={"loss": "bradley_terry"})

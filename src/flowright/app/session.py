@@ -64,12 +64,10 @@ from flowright.grpo.ranks import ONE, Follower, Ranks, Reporter, peers_of_passes
 from flowright.grpo.selfcheck import check_adapter, check_sampler, check_sharing
 from flowright.grpo.trainer import Trainer
 from flowright.llm.counters import Counters, metrics_since
+from flowright.policy.head import ScalarHead
 from flowright.policy.model import Policy, choose_device
 from flowright.policy.model_thread import on_model_thread
-from flowright.policy.prompt import fitting
-from flowright.policy.sampler import Sampler
-from flowright.policy.scalar import ScalarHead
-from flowright.policy.token_texts import TokenTexts
+from flowright.policy.sampling import Sampler, TokenTexts, fitting
 from flowright.runs.checkpoints import saved_checkpoints
 from flowright.runs.directory import RunDirectory
 from flowright.runs.run_files import EVALUATION, VALIDATION

@@ -21,7 +21,7 @@ from flowright.environments.rollout import Completion, Rollout
 from flowright.judging.verdict import Judge, JudgeQuery
 from flowright.llm.chat import Message
 from flowright.llm.counters import Counters
-from flowright.policy.prompt import Prompt, Tokenizer, render
+from flowright.policy.sampling import Prompt, Tokenizer, render
 
 TokenCount = Callable[[Sequence[Message]], int]
 """Tokens of messages in a chat template, with what begins the reply. Raises DataError for messages

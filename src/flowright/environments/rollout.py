@@ -11,7 +11,7 @@ from flowright.data.task import Task
 from flowright.environments.reward import Reward
 from flowright.grading import Gold
 from flowright.judging.verdict import Verdict
-from flowright.policy.sampler import Sample
+from flowright.policy.sampling import Sample
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

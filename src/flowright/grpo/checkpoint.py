@@ -28,7 +28,7 @@ from flowright.grpo.learner import Learner
 from flowright.grpo.pipeline import Source, SourceState, Waiting
 from flowright.grpo.ranks import Follower, Ranks, Reporter, interleaved
 from flowright.policy.model import Policy
-from flowright.policy.sampler import Sample
+from flowright.policy.sampling import Sample
 from flowright.runs.checkpoints import (
     FORMAT,
     Best,

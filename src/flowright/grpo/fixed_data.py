@@ -15,10 +15,10 @@ from flowright.grpo.learner import Learner
 from flowright.grpo.pipeline import Enter, Source, StepBatch
 from flowright.grpo.step_record import length_metrics
 from flowright.llm.chat import Message
+from flowright.policy.head import ScalarHead
 from flowright.policy.model import Policy
 from flowright.policy.model_thread import on_model_thread
-from flowright.policy.prompt import Tokenizer, render, template_ids, template_text
-from flowright.policy.scalar import ScalarHead
+from flowright.policy.sampling import Tokenizer, render, template_ids, template_text
 
 
 class FixedData(Source):

