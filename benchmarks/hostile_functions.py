@@ -58,9 +58,15 @@ from flowright.judging.verdict import AnswerType, JudgeQuery, RawReply, Verdict
 from flowright.llm import context as sizes, control_tokens, fences, replies, wire
 from flowright.llm.context import too_long
 from flowright.llm.transport import RequestError
-from flowright.simulation import assessor, cues, mutants, protocol, requested_format, values
-from flowright.simulation.index import TaskIndex, words
-from flowright.simulation.instances import Unfillable, filled
+from flowright.simulation import (
+    assessor,
+    cues,
+    protocol,
+    requested_format,
+    values,
+)
+from flowright.simulation.cues import TaskIndex, words
+from flowright.simulation.requested_format import Unfillable, filled
 from flowright.viewer.rendering import markup, record_blocks, terminal
 from flowright.workflows import (
     language,
@@ -296,17 +302,17 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     "workflows.operators:_choice": lambda text: operators._choice(text, 5),
     "workflows.arguments:is_no_value": calls.is_no_value,
     "workflows.arguments:bind": lambda text: calls.bind(OPERATORS["generate"], (text,), {}, 60_000),
-    "simulation.index:words": words,
-    "simulation.mutants:shape": mutants.shape,
+    "simulation.cues:words": words,
+    "simulation.values:shape": values.shape,
     "simulation.protocol:parse": lambda text: [
         protocol.parse(protocol.request_of(content.encode("utf-8", "replace")))
         for content in (_asked(text), text)
     ],
     "simulation.protocol:formed": lambda text: protocol.formed(text, {"type": "json_object"}),
     "simulation.protocol:choice_of": lambda text: protocol.choice_of(text, len(text), [text[-9:]]),
-    "simulation.instances:filled": lambda text: filled(STRING, lambda key, rule: text),
+    "simulation.requested_format:filled": lambda text: filled(STRING, lambda key, rule: text),
     "simulation.cues:read_prompt": lambda text: cues.read_prompt([("user", text)], INDEX),
-    "simulation.cues:objects": cues.objects,
+    "simulation.cues:finds_fault": cues.finds_fault,
     "simulation.requested_format:requested_fields": lambda text: [
         requested_format.requested_fields(text, form) for form in (None, {"type": "json_object"})
     ],
@@ -320,8 +326,8 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     "simulation.values:number": values.number,
     "simulation.values:normal_text": values.normal_text,
     "simulation.values:is_number": values.is_number,
-    "simulation.values:same": lambda text: values.same(text, ["42"]),
-    "simulation.values:says": lambda text: values.says(text, ["42", "a cat"]),
+    "simulation.values:is_same": lambda text: values.is_same(text, ["42"]),
+    "simulation.values:ends_in": lambda text: values.ends_in(text, ["42", "a cat"]),
     "core.untrusted:visible": untrusted.visible,
     "core.untrusted:one_line": untrusted.one_line,
     "core.untrusted:cut": lambda text: untrusted.cut(text, 1000),
@@ -345,7 +351,7 @@ BOUNDED: Mapping[str, str] = dict.fromkeys(
         "workflows.language:parse",
         "workflows.extraction:extract",
         "workflows.source:read_workflow",
-        "simulation.mutants:shape",
+        "simulation.values:shape",
     ),
     "CPython's parser, for programs of at most 20,000 characters",
 ) | {"viewer.rendering.record_blocks:code_block": "Pygments, for 4,000 characters of a report"}

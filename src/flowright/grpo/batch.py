@@ -315,3 +315,7 @@ def sample_logprobs(
         kept_N = to_device(torch.tensor([kept for mask in masks for kept in mask]), hidden_N.device)
         hidden_N, target_N = hidden_N[kept_N], target_N[kept_N]
     return policy.head.logprobs(hidden_N, target_N, temperature, with_entropy)
+
+
+def unscored_share(rollouts: Sequence[Rollout]) -> float:
+    return sum(rollout.reward.value is None for rollout in rollouts) / len(rollouts)

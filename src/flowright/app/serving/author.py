@@ -31,7 +31,7 @@ from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy, choose_device
 from flowright.policy.model_thread import RequestBatcher, on_model_thread
 from flowright.policy.sampling import Prompt, Sample, Sampler, Sampling
-from flowright.simulation.opening import open_models
+from flowright.simulation.large_models import open_models
 from flowright.workflows.executor import Execution, Executor, OperatorCall
 from flowright.workflows.source import Workflow
 

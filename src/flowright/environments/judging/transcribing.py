@@ -34,7 +34,7 @@ from flowright.environments.judging.transcripts import (
 from flowright.judging.build import build_judge, fingerprint
 from flowright.judging.measuring.benchmark_rows import RowJournal, journal_path
 from flowright.llm.chat import ChatModel, ChatRequest, Message
-from flowright.simulation.opening import open_models
+from flowright.simulation.large_models import open_models
 
 By = Literal["model", "judge", "label"]
 """Who thinks: a model that is shown the trained judge's own prompt; a judge of the house, in its

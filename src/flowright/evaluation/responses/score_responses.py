@@ -32,7 +32,7 @@ from flowright.judging.verdict import DOWN, Judge, Verdict
 from flowright.llm.replies import spoken_answer
 from flowright.runs.checkpoints import sha256_of
 from flowright.sandbox import Sandbox
-from flowright.simulation.opening import open_models
+from flowright.simulation.large_models import open_models
 
 Reward = Literal["rubric", "verif", "constraints"]
 Calls = CriteriaCalls | Literal["brackets"]

@@ -60,7 +60,7 @@ from flowright.judging.measuring.labelled_answers import (
 from flowright.judging.prompts import wording_hash
 from flowright.judging.verdict import Judge, Status, Verdict
 from flowright.sandbox import Sandbox
-from flowright.simulation.opening import open_models
+from flowright.simulation.large_models import open_models
 
 Progress = Callable[[str, int], Callable[[], None]]
 """Called with a name and a total; returns a function to call after each item."""

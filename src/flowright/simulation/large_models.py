@@ -1,7 +1,4 @@
-"""Opening large models by name: a client for each, and the embedded server where it is one of them.
-
-Nothing is asked of them here but whether they can be used.
-"""
+"""Open large models by name: a client for each, and the embedded server if it is one of them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -18,24 +15,24 @@ from flowright.simulation.process import SimulatedServer
 
 
 @dataclass(frozen=True, slots=True)
-class Models:
-    """Large models that are open, by the name that the configuration gives them."""
+class OpenModels:
+    """Open large models, by their name in the configuration."""
 
     clients: Mapping[str, ChatClient]
 
     @property
     def simulated(self) -> bool:
-        """Whether the embedded server is one of them."""
+        """True if the embedded server is one of them."""
         return SIMULATED in self.clients
 
     @property
     def counters(self) -> tuple[Counters, ...]:
-        """What they were asked, of each client."""
+        """The counters of each client."""
         return tuple(client.counters for client in self.clients.values())
 
     async def check(self, budgets: Mapping[str, Mapping[str, int]] | None = None) -> list[str]:
-        """What keeps them from being used, one line per server; empty when all is well.
-        ``budgets``: by model what :meth:`flowright.llm.client.ChatClient.check` compares."""
+        """Return a line for each server that cannot be used. ``budgets`` are, by model, those of
+        :meth:`flowright.llm.client.ChatClient.check`."""
         found = await asyncio.gather(
             *(client.check((budgets or {}).get(name)) for name, client in self.clients.items())
         )
@@ -49,13 +46,13 @@ async def open_models(
     simulated: SimulatedSection,
     sandbox: SandboxSection | None,
     tasks: Sequence[Problem],
-) -> AsyncIterator[Models]:
-    """A client for each name, in alphabetical order. Where ``simulated`` is among them, the
-    embedded server is started; ``tasks`` are those that it can answer (a judge needs none: it is
-    shown question and reference), in a sandbox as ``sandbox`` says.
+) -> AsyncIterator[OpenModels]:
+    """Open a client for each name, in alphabetical order. If ``simulated`` is among them, the
+    embedded server is started; ``tasks`` are those that it can answer (as a judge it needs none, it
+    gets question and reference), with the settings of ``sandbox``.
 
-    A server that does not answer is no error here, see :meth:`Models.check`. Raises ConfigError for
-    names that ``llm.file`` lacks, UserError where the embedded server cannot start.
+    A server that does not answer raises nothing here; see :meth:`OpenModels.check`. Raises
+    ConfigError for names that ``llm.file`` lacks, UserError if the embedded server cannot start.
     """
     async with AsyncExitStack() as stack:
         entries = load_entries(llm.file, names)
@@ -66,4 +63,4 @@ async def open_models(
         for name in sorted(entries):
             clients[name] = ChatClient(name, entries[name], llm)
             stack.push_async_callback(clients[name].aclose)
-        yield Models(clients)
+        yield OpenModels(clients)
