@@ -41,9 +41,9 @@ class House:
         for name in ("quickstart.sh", "test.sh", "environment.sh"):
             shutil.copy(ROOT / "scripts" / name, path / "scripts")
         (path / "config/quickstart.yaml").write_text("run: {name: quickstart}\n")
-        for name in ("docs/configuration.md", "src/flowright/config/suggestions.py"):
-            (path / name).parent.mkdir(parents=True)
-            shutil.copy(ROOT / name, path / name)
+        (path / "docs").mkdir()
+        shutil.copy(ROOT / "docs/configuration.md", path / "docs")
+        (path / "src").symlink_to(ROOT / "src")
         for name in ("requirements.txt", "requirements-test.txt", "pyproject.toml"):
             (path / name).write_text("")
         self.python = path / "python3"
