@@ -23,10 +23,9 @@ from flowright.criteria.rubrics import replies as rubric_replies
 from flowright.data.preferences import Turn
 from flowright.data.task import Kind, Problem
 from flowright.environments import rollout as records
-from flowright.environments.judging import frames, reading as judgements
+from flowright.environments.judging import frames, frames as judgements
 from flowright.environments.judging.rows import PointwiseRow
-from flowright.environments.presentation.choices import read_choice
-from flowright.environments.presentation.presenting import presented, with_answer_line
+from flowright.environments.presentation.choices import presented, read_choice, with_answer_line
 from flowright.grading import (
     choices,
     choices as dates,

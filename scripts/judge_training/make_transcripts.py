@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT / "src"))  # need not be installed
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
 
-    from flowright.environments.judging.transcribing import Made
+    from flowright.environments.judging.transcripts import Made
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -93,7 +93,7 @@ def work(options: argparse.Namespace, bars: "Bars") -> "Made":
 
     from flowright.core.errors import UserError
     from flowright.environments.judging.config import JudgingSection
-    from flowright.environments.judging.transcribing import Making, make_transcripts
+    from flowright.environments.judging.transcripts import Making, make_transcripts
 
     given = {"method": "joint", "data": "files", "train_files": options.rows,
              "val_files": options.val, "val_share": options.val_share,

@@ -15,17 +15,19 @@ from flowright.config.root import Config
 from flowright.core.blocks import Fact
 from flowright.core.errors import ConfigError, DataError, Reason, UserError
 from flowright.criteria.rubrics.rows import Constraint, VerifRow
+from flowright.environments.base import make_environment
 from flowright.environments.display import blocks_of, display_of
-from flowright.environments.environment import make_environment
 from flowright.environments.instructions.environment import InstructionsEnvironment
-from flowright.environments.instructions.grades import JudgedGrader
-from flowright.environments.instructions.measures import instruction_metrics
-from flowright.environments.instructions.opening import grader_of, judge_of, open_grader
-from flowright.environments.instructions.rollouts import record_of, roll_out
+from flowright.environments.instructions.grader import grader_of, judge_of, open_grader
+from flowright.environments.instructions.reward import (
+    JudgedGrader,
+    instruction_metrics,
+    record_of,
+    roll_out,
+)
 from flowright.environments.instructions.tasks import InstructionTask, task_of
-from flowright.environments.metrics import outcome_metrics
 from flowright.environments.registry import make_config
-from flowright.environments.rollout import Completion, Rollout, to_record
+from flowright.environments.rollout import Completion, Rollout, outcome_metrics, to_record
 from flowright.evaluation.evaluator import make_row
 from flowright.judging.service.app import create_app
 from flowright.judging.verdict import JudgeQuery, Verdict

@@ -9,11 +9,11 @@ import pytest
 
 from flowright.core.errors import ConfigError, DataError, Reason
 from flowright.data.preferences import Pair, Turn
+from flowright.environments.base import make_environment
 from flowright.environments.display import blocks_of, display_of
-from flowright.environments.environment import make_environment
 from flowright.environments.judging.display import DISPLAY
 from flowright.environments.judging.environment import JudgingEnvironment
-from flowright.environments.judging.reading import Reading, read
+from flowright.environments.judging.frames import Reading, read
 from flowright.environments.judging.rows import JudgedRow, PointwiseRow, SftRow
 from flowright.environments.judging.tasks import (
     JudgingTask,

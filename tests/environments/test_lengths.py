@@ -9,9 +9,8 @@ import pytest
 from flowright.core.errors import DataError
 from flowright.data.preferences import Pair, Turn
 from flowright.data.row_files import Fault
-from flowright.environments.judging.frames import frame, wording_of
+from flowright.environments.judging.frames import frame, reply_text, wording_of
 from flowright.environments.judging.lengths import CUT, SHORTEST, fit, lengths_of
-from flowright.environments.judging.reading import reply_text
 from flowright.environments.judging.rows import PairRow, PointwiseRow, SftRow, prompt_of
 from flowright.environments.judging.splits import (
     in_both_orders,

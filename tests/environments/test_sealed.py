@@ -10,7 +10,7 @@ from flowright.core.errors import DataError
 from flowright.data.contamination import TrainedOn
 from flowright.data.preference_files import HELD_OUT
 from flowright.data.preferences import Turn
-from flowright.environments.environment import make_environment
+from flowright.environments.base import make_environment
 from flowright.environments.judging.config import BENCHMARKS, JudgingSection
 from flowright.environments.judging.loading import load_conversations, load_rows
 from flowright.environments.judging.sealed import read_sealed

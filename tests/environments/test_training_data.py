@@ -11,7 +11,7 @@ import pytest
 from flowright.core.errors import DataError, FailureError, Reason
 from flowright.data.preferences import Pair, Preferred, Turn
 from flowright.environments.judging.config import JudgingSection, KnownRuleSection
-from flowright.environments.judging.frames import frame, wording_of
+from flowright.environments.judging.frames import Reading, frame, read, reply_text, wording_of
 from flowright.environments.judging.known_rule import (
     KnownRuleRows,
     ceiling,
@@ -29,7 +29,6 @@ from flowright.environments.judging.negatives import (
     is_negative,
     with_negatives,
 )
-from flowright.environments.judging.reading import Reading, read, reply_text
 from flowright.environments.judging.rows import JudgedRow, PairRow, PointwiseRow
 from flowright.environments.judging.splits import conversation_key
 from flowright.environments.judging.transcripts import by_judge, by_model, transcribe, transcript

@@ -12,10 +12,8 @@ from flowright.core.batch_calls import ServerDown
 from flowright.core.errors import FailureError, Reason
 from flowright.data.contamination import TrainedOn
 from flowright.data.preferences import Pair, Turn
-from flowright.environments.judging.files import read_rows
-from flowright.environments.judging.frames import wording_of
-from flowright.environments.judging.reading import Reading, read, reply_text
-from flowright.environments.judging.rows import JudgedRow, SftRow
+from flowright.environments.judging.frames import Reading, read, reply_text, wording_of
+from flowright.environments.judging.rows import JudgedRow, SftRow, read_rows
 from flowright.environments.judging.transcripts import Kept, Tried, transcribe
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ from tiny_policy import random_groups, same, tiny_policy, weights, whole_logits
 
 from flowright.config.grpo import GrpoSection, PairsSection
 from flowright.core.errors import ConfigError, DataError
-from flowright.environments.environment import Given
+from flowright.environments.base import Given
 from flowright.grpo.batch import Group, Trained
 from flowright.grpo.fixed_data import (
     completion_group,

@@ -8,7 +8,7 @@ from flowright.app.reward_table import reward_table
 from flowright.app.terminal import findings, say, stage_progress, table
 from flowright.config.root import Config
 from flowright.data.task import Task
-from flowright.environments.environment import Environment
+from flowright.environments.base import Environment
 from flowright.evaluation.comparison import Comparison, Measure, compare
 from flowright.evaluation.ledger import Ledger
 

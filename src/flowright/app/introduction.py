@@ -14,7 +14,7 @@ from flowright.app.world import sampled_where
 from flowright.config.policy import TINY
 from flowright.config.root import Config
 from flowright.core.checkout import here
-from flowright.environments.environment import Environment
+from flowright.environments.base import Environment
 from flowright.evaluation.perplexity import HeldOutText
 from flowright.grpo.ranks import Ranks, Reporter
 from flowright.policy.memory import shape_of

@@ -40,12 +40,7 @@ from flowright.config.root import Config
 from flowright.core.errors import UserError
 from flowright.core.files import disk_errors, nearest
 from flowright.data.mixture import tasks_by_kind
-from flowright.environments.environment import (
-    Environment,
-    TaskSets,
-    make_environment,
-    prompt_encoder,
-)
+from flowright.environments.base import Environment, TaskSets, make_environment, prompt_encoder
 from flowright.grpo.objectives import choices_of, resolved
 from flowright.grpo.problems import is_scaffolded, problems_of, shown_prompts
 from flowright.policy.memory import shape_of

@@ -15,30 +15,10 @@ from flowright.criteria.rubrics.rows import Item
 from flowright.criteria.rubrics.scaffolding import Schedule, scaffolded, shown_items
 from flowright.data.contamination import TrainedOn
 from flowright.data.task import Task
-from flowright.environments.environment import (
-    Baseline,
-    Demonstration,
-    Environment,
-    TaskSets,
-    TokenCount,
-)
+from flowright.environments.base import Baseline, Demonstration, Environment, TaskSets, TokenCount
 from flowright.environments.instructions.config import CHECKED, InstructionsSection
 from flowright.environments.instructions.display import DISPLAY
-from flowright.environments.instructions.known_rule import (
-    SOURCE as KNOWN_RULE,
-    drawn_answer,
-    sentences_of,
-)
-from flowright.environments.instructions.lengths import fit
-from flowright.environments.instructions.loading import (
-    InstructionSets,
-    found_files,
-    load_sets,
-    read_tasks,
-    trained_on,
-)
-from flowright.environments.instructions.measures import instruction_metrics
-from flowright.environments.instructions.opening import (
+from flowright.environments.instructions.grader import (
     OpenGrader,
     check_judge,
     check_packages,
@@ -46,10 +26,21 @@ from flowright.environments.instructions.opening import (
     planned_calls,
     wording_of,
 )
-from flowright.environments.instructions.rollouts import record_of, roll_out
-from flowright.environments.instructions.tasks import InstructionTask, messages_of
-from flowright.environments.metrics import outcome_metrics
-from flowright.environments.rollout import Completion, Rollout
+from flowright.environments.instructions.lengths import fit
+from flowright.environments.instructions.reward import instruction_metrics, record_of, roll_out
+from flowright.environments.instructions.tasks import (
+    SOURCE as KNOWN_RULE,
+    InstructionSets,
+    InstructionTask,
+    drawn_answer,
+    found_files,
+    load_sets,
+    messages_of,
+    read_tasks,
+    sentences_of,
+    trained_on,
+)
+from flowright.environments.rollout import Completion, Rollout, outcome_metrics
 from flowright.environments.workflow.environment import open_sandbox
 from flowright.llm.chat import Message
 from flowright.llm.counters import Counters

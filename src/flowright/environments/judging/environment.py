@@ -12,7 +12,7 @@ from flowright.core.errors import ConfigError, DataError, Failure, Reason
 from flowright.data.contamination import TrainedOn
 from flowright.data.preferences import Pair, Preferred, Turn
 from flowright.data.task import Task
-from flowright.environments.environment import (
+from flowright.environments.base import (
     Baseline,
     Demonstration,
     Environment,
@@ -22,7 +22,14 @@ from flowright.environments.environment import (
 )
 from flowright.environments.judging.config import GIVEN, JudgingSection
 from flowright.environments.judging.display import DISPLAY
-from flowright.environments.judging.frames import frame, wording_of
+from flowright.environments.judging.frames import (
+    Reading,
+    Unread,
+    frame,
+    read,
+    reply_text,
+    wording_of,
+)
 from flowright.environments.judging.known_rule import SOURCE as KNOWN_RULE, asked_about, reasons
 from flowright.environments.judging.lengths import Fitted, fit
 from flowright.environments.judging.loading import (
@@ -32,11 +39,11 @@ from flowright.environments.judging.loading import (
     read_held_out,
     trained_on,
 )
-from flowright.environments.judging.measures import JudgingDetails, judging_metrics
-from flowright.environments.judging.reading import Reading, Unread, read, reply_text
-from flowright.environments.judging.rewards import (
+from flowright.environments.judging.reward import (
+    JudgingDetails,
     consistency,
     judged,
+    judging_metrics,
     of_preference,
     of_score,
     unread,
@@ -50,9 +57,7 @@ from flowright.environments.judging.tasks import (
     task_of,
 )
 from flowright.environments.judging.transcripts import transcript
-from flowright.environments.metrics import outcome_metrics
-from flowright.environments.reward import Reward
-from flowright.environments.rollout import Completion, Rollout
+from flowright.environments.rollout import Completion, Reward, Rollout, outcome_metrics
 from flowright.grading import Gold
 from flowright.llm.chat import Message
 

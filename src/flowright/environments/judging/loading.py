@@ -11,17 +11,17 @@ from flowright.data.contamination import TrainedOn
 from flowright.data.preferences import Pair
 from flowright.data.row_files import Report
 from flowright.environments.judging.config import GIVEN, JudgingSection, Method
-from flowright.environments.judging.files import read_rows
-from flowright.environments.judging.forms import Form
 from flowright.environments.judging.known_rule import ceiling, known_pairs, known_scores
 from flowright.environments.judging.negatives import SOURCE as NEGATIVE, with_negatives
 from flowright.environments.judging.rows import (
     AnyRow,
+    Form,
     JudgedRow,
     PairRow,
     PointwiseRow,
     Row,
     SftRow,
+    read_rows,
 )
 from flowright.environments.judging.sealed import without_benchmarks
 from flowright.environments.judging.splits import Split, in_drawn_order, kept_apart, split_by_prompt

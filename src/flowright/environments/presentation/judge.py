@@ -133,6 +133,6 @@ def one_of_three_biased(config: Config) -> Ask:
 
 def judge_of(config: Config) -> Ask:
     """The judge that ``presentation.reward`` names; of rewards without one, that of the audit."""
-    if config.presentation.reward == "panel":
+    if config.own(PresentationSection).reward == "panel":
         return one_of_three_biased(config)
     return PlantedJudge(config, config.simulated)
