@@ -12,25 +12,22 @@ from flowright.core.errors import DataError, FailureError, Reason
 from flowright.data.preferences import Pair, Preferred, Turn
 from flowright.environments.judging.config import JudgingSection, KnownRuleSection
 from flowright.environments.judging.frames import Reading, frame, read, reply_text, wording_of
-from flowright.environments.judging.known_rule import (
+from flowright.environments.judging.rows import JudgedRow, PairRow, PointwiseRow, conversation_key
+from flowright.environments.judging.synthetic import (
+    MASTER_KEYS,
     KnownRuleRows,
     ceiling,
+    first_sentence,
+    is_negative,
     known_pairs,
     known_scores,
     named,
     reasons,
     steps,
     true_label,
-)
-from flowright.environments.judging.loading import load_rows
-from flowright.environments.judging.negatives import (
-    MASTER_KEYS,
-    first_sentence,
-    is_negative,
     with_negatives,
 )
-from flowright.environments.judging.rows import JudgedRow, PairRow, PointwiseRow
-from flowright.environments.judging.splits import conversation_key
+from flowright.environments.judging.tasks import load_rows
 from flowright.environments.judging.transcripts import by_judge, by_model, transcribe, transcript
 from flowright.judging.rules import gate
 from flowright.judging.verdict import JudgeQuery, RawReply, Verdict

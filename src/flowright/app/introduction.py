@@ -56,7 +56,7 @@ def introduce(
         lines.append(f"sharded   the layers' weights are split among {policy.gpus} processes")
     if text is not None:
         lines += text.notes
-    for line in [*lines, *environment.told_of_tasks(), *environment.introduction()]:
+    for line in [*lines, *environment.task_notes(), *environment.introduction()]:
         say(console, line)
 
 

@@ -140,7 +140,7 @@ def _rows(config: Config, environment: Environment, tasks: list[TaskSets]) -> st
     """What of the data the policy can be asked, which then is the data."""
     if (tokenizer := _tokenizer(config)) is not None:
         tasks[0] = fitted_tasks(config, environment, tasks[0], tokenizer)
-    return f"\n{' ' * 10}".join(environment.told_of_tasks())
+    return f"\n{' ' * 10}".join(environment.task_notes())
 
 
 def _scaffolds(config: Config, environment: Environment, tasks: TaskSets) -> str:

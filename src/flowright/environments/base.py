@@ -246,7 +246,7 @@ class Environment:
         ``warnings`` is shown on all of them."""
         return {}
 
-    def told_of_tasks(self) -> Sequence[str]:
+    def task_notes(self) -> Sequence[str]:
         """What there is to say of the tasks that were loaded and :meth:`fitted`, such as rows that
         were left out: lines of the dry run and of a start."""
         return ()

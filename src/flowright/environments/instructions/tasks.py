@@ -1,6 +1,5 @@
 """A prompt and what its answers are rewarded by, as a task. No file is read here."""
 
-import hashlib
 import math
 import random
 import re
@@ -21,7 +20,7 @@ from flowright.criteria.rubrics.rows import (
 from flowright.criteria.rubrics.scaffolding import require_criteria
 from flowright.data.contamination import TrainedOn, conversation_key
 from flowright.data.preferences import Conversation, Turn
-from flowright.data.row_files import Fault, LeftOut, Report
+from flowright.data.row_files import Fault, LeftOut, Report, RowFile
 from flowright.data.sealed import read_sealed_files, test_files
 from flowright.data.task import Task
 from flowright.environments.instructions.config import (
@@ -29,6 +28,13 @@ from flowright.environments.instructions.config import (
     InstructionsSection,
     NamedWordsSection,
     RewardKind,
+)
+from flowright.environments.row_tasks import (
+    RowSets,
+    row_sets,
+    split_digest,
+    split_files,
+    without_sealed,
 )
 from flowright.llm.chat import Message
 
@@ -175,33 +181,22 @@ def sentences_of(text: str) -> Sequence[str]:
 _NAMED = 3  # rows without criteria that a refusal names
 
 
-@dataclass(frozen=True, slots=True)
-class InstructionSets:
-    """Tasks to train on and held out, and ``lines`` for people on where they come from and on what
-    was left out. ``digest`` is the SHA-256 of which conversation is on which side."""
-
-    train: tuple[InstructionTask, ...]
-    held_out: tuple[InstructionTask, ...]
-    digest: str
-    lines: tuple[str, ...]
-
-
-def load_sets(section: InstructionsSection, seed: int) -> InstructionSets:
-    """The tasks of the configuration. Raises DataError, and ConfigError where scaffolding has
+def load_sets(section: InstructionsSection, seed: int) -> RowSets[InstructionTask]:
+    """Load the tasks of the configuration. Raises DataError, and ConfigError if scaffolding has
     nothing to show."""
-    if section.data == "known_rule":
-        train, held_out, lines = _known(section, seed)
-    else:
-        train, held_out, lines = _read(section, seed)
+    made = section.data == "known_rule"
+    train, held_out, lines = _known(section, seed) if made else _read(section, seed)
     if section.scaffolding.enabled:
         train = _with_criteria(train, section)
-    digest = _digest(train, held_out)
-    counted = f"{len(train):,} prompts to train on, {len(held_out):,} held out"
-    lines.append(f"{counted}; SHA-256 of the split {digest}")
-    return InstructionSets(tuple(train), tuple(held_out), digest, tuple(lines))
+    digest = split_digest(map(_key, train), map(_key, held_out))
+    return row_sets(train, held_out, digest, lines, "prompts")
 
 
-Sides = tuple[list[InstructionTask], list[InstructionTask], list[str]]
+Sides = tuple[Sequence[InstructionTask], Sequence[InstructionTask], list[str]]
+
+
+def _key(task: InstructionTask) -> str:
+    return conversation_key(task.conversation)
 
 
 def _known(section: InstructionsSection, seed: int) -> Sides:
@@ -213,9 +208,8 @@ def _known(section: InstructionsSection, seed: int) -> Sides:
             f"{rule.words} words; ask for at most half as many rows, a held-out one counting "
             f"{orders} times"
         )
-    train, held_out = known_tasks(rule, section.reward, seed)
-    told = "SYNTHETIC: answers earn by the words that they name, which no real prompt asks for"
-    return train, held_out, [told]
+    note = "SYNTHETIC: answers earn by the words that they name, which no real prompt asks for"
+    return *known_tasks(rule, section.reward, seed), [note]
 
 
 def _read(section: InstructionsSection, seed: int) -> Sides:
@@ -228,63 +222,61 @@ def _read(section: InstructionsSection, seed: int) -> Sides:
             "sealed": section.sealed or (),
         }
     )
-    train, report = _gradable(section, section.train_files)
-    if section.val_files:
-        held_out, of_held_out = _gradable(section, section.val_files)
-        train, left_out = _apart(train, held_out)
-        report = (report + of_held_out).less(left_out)
-    else:
-        train, held_out = _held_out(train, section.held_out, seed)
-    train, left_out, told = _unsealed(train, section)
+    split, report = split_files(
+        _gradable(section, section.train_files),
+        _gradable(section, section.val_files) if section.val_files else None,
+        _key,
+        lambda conversations: min(section.held_out, conversations // 2),
+        f"{seed}",
+    )
+    train, left_out, note = _unsealed(split.train, section)
     report = report.less(left_out)
-    return train, held_out, [*report.lines(section.show_left_out), told]
+    return train, split.held_out, [*report.lines(section.show_left_out), note]
 
 
 def _unsealed(
     tasks: Sequence[InstructionTask], section: InstructionsSection
-) -> tuple[list[InstructionTask], tuple[LeftOut, ...], str]:
-    """The tasks to train on that no test set has, the others by name, and what was compared in
-    words. Raises DataError where none is left."""
+) -> tuple[Sequence[InstructionTask], tuple[LeftOut, ...], str]:
+    """Return the tasks that are in no test set, the others, and a line on what was compared. Raises
+    DataError if none is left."""
     if section.sealed is None:
         files, nothing = test_files(section.benchmark_dir), f"none is in {section.benchmark_dir}"
     else:
         files, nothing = found_files(section.sealed), "instructions.sealed: []"
     if not files:
-        return [*tasks], (), f"rows to train on compared with no test set ({nothing})"
+        return tasks, (), f"rows to train on compared with no test set ({nothing})"
     sealed, names = read_sealed_files(files), ", ".join(map(str, files))
-    holders = [sealed.holder(task.conversation) for task in tasks]
-    kept = [task for task, holder in zip(tasks, holders, strict=True) if not holder]
+
+    def why_sealed(task: InstructionTask) -> str:
+        holder = sealed.holder(task.conversation)
+        return f"its conversation is one of {holder}, a test set" if holder else ""
+
+    kept, left_out = without_sealed(tasks, why_sealed)
     if not kept:
         raise DataError(
             f"all {len(tasks)} rows to train on are prompts of test sets ({names}); train on "
             "others, or name what may not be trained on in instructions.sealed"
         )
-    left_out = tuple(
-        LeftOut(task.id, Fault.BENCHMARK, f"its conversation is one of {holder}, a test set")
-        for task, holder in zip(tasks, holders, strict=True)
-        if holder
-    )
     return kept, left_out, f"rows to train on compared with {names}"
 
 
-def _gradable(
-    section: InstructionsSection, patterns: Sequence[str]
-) -> tuple[list[InstructionTask], Report]:
-    """The tasks of files, without those of which nothing is left where rules are ignored."""
-    tasks, report = read_tasks(found_files(patterns), section.reward)
+def _gradable(section: InstructionsSection, patterns: Sequence[str]) -> RowFile[InstructionTask]:
+    """Read the tasks of files; those of rules alone are left out if rules are ignored."""
+    found = read_tasks(found_files(patterns), section.reward)
     if section.rules != "ignore":
-        return tasks, report
+        return found
     empty = [
         task.id
-        for task in tasks
+        for task in found.rows
         if isinstance(task.row, VerifRow) and all(c.kind == "rule" for c in task.row.constraints)
     ]
     why = "it has rules alone, and rules are ignored (instructions.rules)"
     left_out = tuple(LeftOut(id, Fault.CHECKERS, why) for id in empty)
-    if len(left_out) == len(tasks):
+    if len(left_out) == len(found.rows):
         raise DataError(f"{', '.join(patterns)}: every row {why.removeprefix('it ')}")
     gone = frozenset(empty)
-    return [task for task in tasks if task.id not in gone], report.less(left_out)
+    kept = tuple(task for task in found.rows if task.id not in gone)
+    return RowFile(kept, found.report.less(left_out))
 
 
 def _check_files(named: Mapping[str, Sequence[str]]) -> None:
@@ -316,49 +308,18 @@ def found_files(patterns: Sequence[str]) -> list[Path]:
     return [*files]
 
 
-def read_tasks(paths: Sequence[Path], reward: RewardKind) -> tuple[list[InstructionTask], Report]:
-    """The tasks of files of the reward's form. Raises DataError; of IFEval's form also where a row
-    has an unknown instruction, because every row of a benchmark's form is meant to be used."""
+def read_tasks(paths: Sequence[Path], reward: RewardKind) -> RowFile[InstructionTask]:
+    """Read files of the reward's form. Raises DataError; of IFEval's form also for a row with an
+    unknown instruction, because every row of a benchmark counts."""
     if reward in CHECKED:
-        tasks = [
+        tasks = tuple(
             task_of(prompt, path.stem, f"{path}:{number}")
             for path in paths
             for number, prompt in enumerate(read_prompts(path), start=1)
-        ]
-        return tasks, Report(len(tasks))
-    found = read_rubrics(paths) if reward == "rubric" else read_verif(paths)
-    return [task_of(row, row.source, row.id) for row in found.rows], found.report
-
-
-def _held_out(
-    tasks: Sequence[InstructionTask], count: int, seed: int
-) -> tuple[list[InstructionTask], list[InstructionTask]]:
-    """Train, and the tasks of ``count`` conversations, drawn by a hash of each."""
-    keys = [conversation_key(task.conversation) for task in tasks]
-    drawn = sorted({*keys}, key=lambda key: hashlib.sha256(f"{seed}/{key}".encode()).digest())
-    if len(drawn) < 2:
-        raise DataError(f"{len(tasks)} rows of {len(drawn)} conversation: nothing can be held out")
-    apart = frozenset(drawn[: min(count, len(drawn) // 2)])
-    sides = [key in apart for key in keys]
-    train = [task for task, out in zip(tasks, sides, strict=True) if not out]
-    return train, [task for task, out in zip(tasks, sides, strict=True) if out]
-
-
-def _apart(
-    train: Sequence[InstructionTask], held_out: Sequence[InstructionTask]
-) -> tuple[list[InstructionTask], tuple[LeftOut, ...]]:
-    """Train without the rows whose conversation is held out. Raises DataError if none is left."""
-    keys = {conversation_key(task.conversation) for task in held_out}
-    kept = [task for task in train if conversation_key(task.conversation) not in keys]
-    if not kept:
-        raise DataError(
-            f"all conversations of the {len(train)} rows to train on are held out, too; give "
-            "instructions.val_files others, or leave it out (instructions.held_out)"
         )
-    why = "its conversation is held out, too"
-    gone = {task.id for task in train} - {task.id for task in kept}
-    left_out = [LeftOut(task.id, Fault.HELD_OUT, why) for task in train if task.id in gone]
-    return kept, tuple(left_out)
+        return RowFile(tasks, Report(len(tasks)))
+    found = read_rubrics(paths) if reward == "rubric" else read_verif(paths)
+    return RowFile(tuple(task_of(row, row.source, row.id) for row in found.rows), found.report)
 
 
 def _with_criteria(
@@ -388,17 +349,8 @@ def _with_criteria(
     return shown
 
 
-def trained_on(sets: InstructionSets) -> TrainedOn:
-    """Names and hashes of the tasks on both sides."""
+def trained_on(sets: RowSets[InstructionTask]) -> TrainedOn:
+    """Return names and hashes of the tasks on both sides."""
     both = [*sets.train, *sets.held_out]
     names = frozenset(task.source for task in both if task.source)
     return TrainedOn.of_conversations(task.conversation for task in both) | TrainedOn(names)
-
-
-def _digest(train: Sequence[InstructionTask], held_out: Sequence[InstructionTask]) -> str:
-    lines = [
-        f"{side} {conversation_key(task.conversation)}"
-        for side, tasks in (("train", train), ("held_out", held_out))
-        for task in tasks
-    ]
-    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()

@@ -15,8 +15,8 @@ from typing import get_args
 
 from flowright.data.preferences import SWAPPED, Pair, Preferred
 from flowright.environments.judging.frames import Reading, Unread
-from flowright.environments.judging.negatives import is_negative
 from flowright.environments.judging.rows import TOP_LABEL
+from flowright.environments.judging.synthetic import is_negative
 from flowright.environments.judging.tasks import JudgingTask
 from flowright.environments.rollout import Reward, Rollout, mean_of
 

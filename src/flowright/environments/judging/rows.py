@@ -5,6 +5,7 @@ A row of the pairwise form is a :class:`flowright.data.preferences.Pair`; "A" is
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
@@ -24,6 +25,7 @@ from flowright.data.row_files import (
     text_of,
     turns_of,
 )
+from flowright.data.splits import normalise
 
 TOP_LABEL = 4
 """The highest label of an answer; the lowest is 0."""
@@ -65,7 +67,7 @@ class PairRow:
     @property
     def pair(self) -> Pair:
         """The pair with the chosen answer first. Its place gives the label away: see
-        :func:`flowright.environments.judging.splits.in_drawn_order`."""
+        :func:`flowright.environments.judging.synthetic.in_drawn_order`."""
         label = "tie" if self.tie else "first"
         return Pair(
             id=self.id,
@@ -99,6 +101,12 @@ AnyRow = TypeVar("AnyRow", bound=Row)
 def prompt_of(row: Row) -> Conversation:
     """The conversation that is answered."""
     return row.messages[:-1] if isinstance(row, SftRow) else row.conversation
+
+
+def conversation_key(row: Row) -> str:
+    """Return a hash of the normalised text of what is answered."""
+    turns = (f"{turn.role}\n{normalise(turn.content)}" for turn in prompt_of(row))
+    return sha256("\n\n".join(turns).encode()).hexdigest()
 
 
 def with_prompt(row: AnyRow, prompt: Conversation) -> AnyRow:

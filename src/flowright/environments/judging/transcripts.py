@@ -27,8 +27,9 @@ from flowright.environments.judging.frames import (
     reply_text,
     wording_of,
 )
-from flowright.environments.judging.loading import JudgingRows, load_rows, trained_on
 from flowright.environments.judging.rows import TOP_LABEL, JudgedRow, SftRow
+from flowright.environments.judging.tasks import load_rows, trained_on
+from flowright.environments.row_tasks import RowSets
 from flowright.judging.build import build_judge, fingerprint
 from flowright.judging.measuring.benchmark_rows import RowJournal, journal_path
 from flowright.judging.payloads import prompt_text
@@ -290,7 +291,7 @@ async def make_transcripts(
     return Made(made, found.lines, making.judge == SIMULATED)
 
 
-def _sides(found: JudgingRows[JudgedRow]) -> dict[str, Sequence[JudgedRow]]:
+def _sides(found: RowSets[JudgedRow]) -> dict[str, Sequence[JudgedRow]]:
     return {"train": found.train, "val": found.held_out}
 
 
@@ -300,7 +301,7 @@ def _words(making: Making) -> FrameWording:
 
 async def _thought(
     making: Making,
-    found: JudgingRows[JudgedRow],
+    found: RowSets[JudgedRow],
     progress: Callable[[str, int], Callable[[], None]],
 ) -> dict[str, Transcripts]:
     """By side, with what was tried kept beside the transcripts."""
@@ -340,9 +341,7 @@ def _configured(making: Making) -> JudgeServerConfig:
     return load_judge_server(making.config, [*named, *making.overrides])
 
 
-def _about(
-    making: Making, found: JudgingRows[JudgedRow], config: JudgeServerConfig
-) -> dict[str, Any]:
+def _about(making: Making, found: RowSets[JudgedRow], config: JudgeServerConfig) -> dict[str, Any]:
     """What decides on the transcripts."""
     asked = {name: getattr(making, name) for name in ("judge", "by", "tries", "temperature")}
     asked |= {name: getattr(making, name) for name in ("max_tokens", "seed", "limit")}

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from flowright.config.llm import SIMULATED, SimulatedSection
 from flowright.config.root import Config
 from flowright.data.task import Task
+from flowright.environments.presentation.config import PresentationSection
 from flowright.judging.panel import Vote, majority
 from flowright.judging.rules import gate
 from flowright.judging.verdict import JudgeQuery, Status, Verdict
