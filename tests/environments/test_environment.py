@@ -304,7 +304,7 @@ def test_prompts_that_are_too_long_are_left_out_cut_or_an_error() -> None:
     fitted = made.fitted(sets, tokens, 50)
     assert len(fitted.train) == 29 and "1 of 30 rows over 50; 0 cut, 1 dropped" in str(made.task_notes())
     assert len(environment(overlong="cut").fitted(sets, tokens, 50).train) == 30
-    with pytest.raises(DataError, match="1 prompts have more than 50 tokens"):
+    with pytest.raises(DataError, match="1 of 30 rows have more than 50 tokens"):
         environment(overlong="error").fitted(sets, tokens, 50)
     with pytest.raises(DataError, match="all 30 prompts"):
         environment().fitted(sets, tokens, 5)
