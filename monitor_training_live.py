@@ -1,21 +1,21 @@
-"""The live terminal view of a run: ``python monitor_training_live.py [RUN] [--once]``."""
+"""``flowright monitor``, for a checkout that is not installed; ``monitor.sh`` calls it."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent / "src"))  # need not be installed
+ROOT = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT / "src"))
 
 try:
-    from flowright.viewer.monitoring.live import main
+    from flowright.cli.commands import run
+    from flowright.viewer.monitoring import live  # noqa: F401
 except ImportError as error:
-    requirements = Path(__file__).resolve().parent / "requirements.txt"
     print(
-        f"{error}; install what it needs: {sys.executable} -m pip install -r {requirements}",
+        f"{error}; install the requirements: "
+        f"{sys.executable} -m pip install -r {ROOT / 'requirements.txt'}",
         file=sys.stderr,
     )
     sys.exit(2)
 
 if __name__ == "__main__":
-    from flowright.core.command_line import run_command
-
-    sys.exit(run_command(main, signals=False))
+    sys.exit(run("monitor"))

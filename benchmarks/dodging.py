@@ -37,7 +37,7 @@ from flowright.grading.text import extract_answer
 from flowright.grpo.advantages import group_advantages
 from flowright.judging.build import build_judge
 from flowright.llm.chat import ChatReply, ChatRequest, RequestRefused, Usage
-from flowright.policy.sampler import Sample
+from flowright.policy.sampling import Sample
 from flowright.sandbox import RunResult, TestReport
 from flowright.workflows.executor import Executor
 

@@ -24,12 +24,11 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers.utils import logging
 
 from flowright.config.policy import LoraSection, PolicySection
-from flowright.evaluation.responses.questions import read_questions
+from flowright.evaluation.responses.generate import read_questions
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy, load_policy
 from flowright.policy.packed import packed
-from flowright.policy.prompt import template_ids
-from flowright.policy.sampler import Sampling
+from flowright.policy.sampling import Sampling, template_ids
 
 PATHS = ("generate", "flowright")
 
@@ -75,7 +74,7 @@ def measure(options: argparse.Namespace, path: str) -> dict[str, float]:
     policy, meter = load_policy(str(options.model), section, 0), Meter()
     prompts = prompts_of(policy, options.data, options.limit)
     work = theirs
-    if path == "flowright":  # as flowright.evaluation.responses.local opens a model
+    if path == "flowright":  # as flowright.evaluation.responses.local_model opens a model
         policy, work = meter.measure("packing", lambda: packed(policy)), ours
     work(policy, prompts[:2], 2, 2)
     size, most = options.batch_size, options.max_tokens

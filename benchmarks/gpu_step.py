@@ -43,7 +43,7 @@ from flowright.policy.memory import ModelShape, Plan, memory_plan, shape_of
 from flowright.policy.model import Policy, policy_of
 from flowright.policy.prefix.attention import Pass, PrefixBlock, attend, stacks_of
 from flowright.policy.prefix.kernels import Kernel, PlainKernel, kernel_for
-from flowright.policy.sampler import Sampling
+from flowright.policy.sampling import Sampling
 from flowright.policy.tiny import SPECIAL, train_tokenizer
 
 QWEN_7B = Qwen2Config(

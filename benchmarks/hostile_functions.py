@@ -40,36 +40,32 @@ from flowright.grading import (
     votes,
 )
 from flowright.judging import (
-    contradictions as doubts,
-    llm_judge as questions,
+    contradictions,
+    llm_judge,
     parsing,
-    parsing as objects,
-    payloads as answer_types,
-    payloads as messages,
-    payloads as remote_wire,
+    payloads,
     prompts,
     rules,
-    rules as gate,
     schemas,
-    schemas as reading,
-    wrappers as second_reading,
+    wrappers,
 )
 from flowright.judging.reward import calls as arguments
 from flowright.judging.rubrics import criteria_judge as brackets
 from flowright.judging.schemas import BETTER, GRADE, TRUTH, Field
-from flowright.judging.service import (
-    bodies as raw,
-    bodies as service_wire,
-    judge_file as tables,
-    openrlhf,
-)
+from flowright.judging.service import bodies, judge_file, openrlhf
 from flowright.judging.verdict import AnswerType, JudgeQuery, RawReply, Verdict
 from flowright.llm import context as sizes, control_tokens, fences, replies, wire
 from flowright.llm.context import too_long
 from flowright.llm.transport import RequestError
-from flowright.simulation import assessor, cues, mutants, protocol, requested_format, values
-from flowright.simulation.index import TaskIndex, words
-from flowright.simulation.instances import Unfillable, filled
+from flowright.simulation import (
+    assessor,
+    cues,
+    protocol,
+    requested_format,
+    values,
+)
+from flowright.simulation.cues import TaskIndex, words
+from flowright.simulation.requested_format import Unfillable, filled
 from flowright.viewer.rendering import markup, record_blocks, terminal
 from flowright.workflows import (
     language,
@@ -82,7 +78,7 @@ from flowright.workflows import (
 from flowright.workflows.operators import MAX_SOLUTIONS, OPERATORS
 
 REFUSALS = (
-    FlowrightError, wire.MalformedReply, SyntaxError, ValueError, RequestError, reading.Unread,
+    FlowrightError, wire.MalformedReply, SyntaxError, ValueError, RequestError, schemas.Unread,
     protocol.HTTPException, Unfillable,
 )  # fmt: skip
 """How the functions below refuse a text, which is an answer."""
@@ -177,48 +173,54 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     "llm.sizes:last_tokens": lambda text: sizes.last_tokens(text, 300),
     "llm.context:too_long": too_long,
     "llm.wire:decode_reply": lambda text: wire.decode_reply(text.encode("utf-8", "replace")),
-    "judge.parsing:parse_reply": lambda text: parsing.parse_reply(text, "text", FIELDS),
-    "judge.parsing:parse_reply json": lambda text: parsing.parse_reply(text, "json_object", FIELDS),
-    "judge.parsing:parse_reply tags": lambda text: parsing.parse_reply(text, "text", TAGGED),
-    "judge.parsing:parse_reply rubric": lambda text: parsing.parse_reply(text, "text", RUBRIC),
-    "judge.parsing:parse_reply pair": lambda text: parsing.parse_reply(text, "text", BETTERS),
-    "judge.objects:whole_object": objects.whole_object,
-    "judge.reading:normal": reading.normal,
-    "judge.reading:value_of": lambda text: reading.value_of(FIELDS[0], text),
-    "judge.doubts:is_closed": doubts.is_closed,
-    "judge.doubts:is_introduced": doubts.is_introduced,
-    "judge.doubts:is_attributed": doubts.is_attributed,
-    "judge.doubts:is_taken_back": doubts.is_taken_back,
-    "judge.doubts:is_retracted": doubts.is_retracted,
-    "judge.doubts:require_scale": lambda text: doubts.require_scale(TAGGED[0], 1, text),
-    "judge.doubts:require_unanimous": lambda text: doubts.require_unanimous(
+    "judging.parsing:parse_reply": lambda text: parsing.parse_reply(text, "text", FIELDS),
+    "judging.parsing:parse_reply json": lambda text: parsing.parse_reply(
+        text, "json_object", FIELDS
+    ),
+    "judging.parsing:parse_reply tags": lambda text: parsing.parse_reply(text, "text", TAGGED),
+    "judging.parsing:parse_reply rubric": lambda text: parsing.parse_reply(text, "text", RUBRIC),
+    "judging.parsing:parse_reply pair": lambda text: parsing.parse_reply(text, "text", BETTERS),
+    "judging.parsing:whole_object": parsing.whole_object,
+    "judging.schemas:normal": schemas.normal,
+    "judging.schemas:value_of": lambda text: schemas.value_of(FIELDS[0], text),
+    "judging.contradictions:is_closed": contradictions.is_closed,
+    "judging.contradictions:is_introduced": contradictions.is_introduced,
+    "judging.contradictions:is_attributed": contradictions.is_attributed,
+    "judging.contradictions:is_taken_back": contradictions.is_taken_back,
+    "judging.contradictions:is_retracted": contradictions.is_retracted,
+    "judging.contradictions:require_scale": lambda text: contradictions.require_scale(
+        TAGGED[0], 1, text
+    ),
+    "judging.contradictions:require_unanimous": lambda text: contradictions.require_unanimous(
         FIELDS[0], True, text[-parsing.MAX_READ_CHARS :], [(0, 1)], len(text)
     ),
-    "judge.doubts:require_agreement": lambda text: doubts.require_agreement(FIELDS[0], True, text),
-    "judge.answer_types:read_answer_type": answer_types.read_answer_type,
-    "judge.second_reading:shortened": lambda text: [
-        second_reading.shortened(_query(text, kind)) for kind in ("number", "free_text")
-    ],
-    "judge.remote_wire:request_of": lambda text: remote_wire.body_of(
-        [remote_wire.encoded(remote_wire.request_of(_query(text)))]
+    "judging.contradictions:require_agreement": lambda text: contradictions.require_agreement(
+        FIELDS[0], True, text
     ),
-    "judge.remote_wire:read_responses": lambda text: [
-        remote_wire.read_responses(content.encode("utf-8", "replace"), ["1"], "judge")
+    "judging.payloads:read_answer_type": payloads.read_answer_type,
+    "judging.wrappers:shortened": lambda text: [
+        wrappers.shortened(_query(text, kind)) for kind in ("number", "free_text")
+    ],
+    "judging.payloads:request_of": lambda text: payloads.body_of(
+        [payloads.encoded(payloads.request_of(_query(text)))]
+    ),
+    "judging.payloads:read_responses": lambda text: [
+        payloads.read_responses(content.encode("utf-8", "replace"), ["1"], "judge")
         for content in (text, json.dumps({"responses": [{"score": 1, "explanation": text}]}))
     ],
-    "judge.remote_wire:read_limits": lambda text: remote_wire.read_limits(
+    "judging.payloads:read_limits": lambda text: payloads.read_limits(
         text.encode("utf-8", "replace")
     ),
-    "judge.gate:gate": lambda text: gate.gate(_query(text)),
-    "judge.gate:bare": gate.bare,
-    "judge.schemas:folded": schemas.folded,
-    "judge.schemas:normalised": lambda text: schemas.normalised("NFC", text),
-    "judge.schemas:plain_forms": schemas.plain_forms,
-    "judge.schemas:read": lambda text: [s.read(text) for s in (TRUTH, GRADE, BETTER)],
-    "judge.prompts:Block": lambda text: prompts.Question(
+    "judging.rules:gate": lambda text: rules.gate(_query(text)),
+    "judging.rules:bare": rules.bare,
+    "judging.schemas:folded": schemas.folded,
+    "judging.schemas:normalised": lambda text: schemas.normalised("NFC", text),
+    "judging.schemas:plain_forms": schemas.plain_forms,
+    "judging.schemas:read": lambda text: [s.read(text) for s in (TRUTH, GRADE, BETTER)],
+    "judging.prompts:Block": lambda text: prompts.Question(
         (prompts.Block("FINAL ANSWER", text),), tuple(FIELDS)
     ).messages("text"),
-    "judge.rules:decide": lambda text: rules._compared(_query(text), text, True),
+    "judging.rules:decide": lambda text: rules._compared(_query(text), text, True),
     "grading.text:extract_answer": answers.extract_answer,
     "grading.text:bare": answers.bare,
     "grading.text:tokens": answers.tokens,
@@ -259,27 +261,26 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     "grading.votes:groups qa": _votes("qa"),
     "grading.votes:groups code": _votes("code"),
     "grading.votes:groups choice": _votes("qa", CHOICES),
-    "judge.questions:shown_answer": lambda text: questions.shown_answer(text, JudgeSection()),
-    "judge.questions:orders": lambda text: questions.orders(
+    "judging.llm_judge:shown_answer": lambda text: llm_judge.shown_answer(text, JudgeSection()),
+    "judging.llm_judge:orders": lambda text: llm_judge.orders(
         replace(_query(text), rival=text), JudgeSection(both_orders=False)
     ),
-    "judge.messages:prompt_text": lambda text: messages.prompt_text(_turns(text)),
-    "judge.messages:completion_text": lambda text: messages.completion_text(_turns(text)),
-    "judge.messages:whole_characters": messages.whole_characters,
-    "judge_reward.arguments:query_of": lambda text: arguments.query_of(
+    "judging.payloads:prompt_text": lambda text: payloads.prompt_text(_turns(text)),
+    "judging.payloads:completion_text": lambda text: payloads.completion_text(_turns(text)),
+    "judging.payloads:whole_characters": payloads.whole_characters,
+    "judging.reward.calls:query_of": lambda text: arguments.query_of(
         {"prompt": _turns(text), "completion": text, "answer": [text]}
     ),
-    "judge_service.openrlhf:completion_of": lambda text: openrlhf.completion_of(f"a b{text}", "ab"),
-    "judge_service.raw:raw_replies": lambda text: raw.raw_replies(_verdict(text)),
-    "judge_service.tables:row_hash": lambda text: tables.row_hash({"completion": text}),
-    "judge_service.tables:json_line": lambda text: tables.json_line({"completion": text}),
-    "judge_service.wire:read_member": lambda text: [
-        service_wire.read_member({"prompt": "q", "completion": text, name: text}, True)
+    "judging.service.openrlhf:completion_of": lambda text: openrlhf.completion_of(
+        f"a b{text}", "ab"
+    ),
+    "judging.service.bodies:raw_replies": lambda text: bodies.raw_replies(_verdict(text)),
+    "judging.service.judge_file:row_hash": lambda text: judge_file.row_hash({"completion": text}),
+    "judging.service.bodies:read_member": lambda text: [
+        bodies.read_member({"prompt": "q", "completion": text, name: text}, True)
         for name in ("answer", "request_id", text[:300])
     ],
-    "judge_service.wire:response_of": lambda text: service_wire.response_of(
-        _verdict(text), "1", 0.1
-    ),
+    "judging.service.bodies:response_of": lambda text: bodies.response_of(_verdict(text), "1", 0.1),
     "judge_training.reading:read": lambda text: [
         judgements.read(f"{behind}{text}", "pointwise", confidence=True)
         for behind in ("", "<think>", "<think></think><score>", "<think></think><score>3</score>")
@@ -300,17 +301,17 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     "workflows.operators:_choice": lambda text: operators._choice(text, 5),
     "workflows.arguments:is_no_value": calls.is_no_value,
     "workflows.arguments:bind": lambda text: calls.bind(OPERATORS["generate"], (text,), {}, 60_000),
-    "simulation.index:words": words,
-    "simulation.mutants:shape": mutants.shape,
+    "simulation.cues:words": words,
+    "simulation.values:shape": values.shape,
     "simulation.protocol:parse": lambda text: [
         protocol.parse(protocol.request_of(content.encode("utf-8", "replace")))
         for content in (_asked(text), text)
     ],
     "simulation.protocol:formed": lambda text: protocol.formed(text, {"type": "json_object"}),
     "simulation.protocol:choice_of": lambda text: protocol.choice_of(text, len(text), [text[-9:]]),
-    "simulation.instances:filled": lambda text: filled(STRING, lambda key, rule: text),
+    "simulation.requested_format:filled": lambda text: filled(STRING, lambda key, rule: text),
     "simulation.cues:read_prompt": lambda text: cues.read_prompt([("user", text)], INDEX),
-    "simulation.cues:objects": cues.objects,
+    "simulation.cues:finds_fault": cues.finds_fault,
     "simulation.requested_format:requested_fields": lambda text: [
         requested_format.requested_fields(text, form) for form in (None, {"type": "json_object"})
     ],
@@ -324,8 +325,8 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     "simulation.values:number": values.number,
     "simulation.values:normal_text": values.normal_text,
     "simulation.values:is_number": values.is_number,
-    "simulation.values:same": lambda text: values.same(text, ["42"]),
-    "simulation.values:says": lambda text: values.says(text, ["42", "a cat"]),
+    "simulation.values:is_same": lambda text: values.is_same(text, ["42"]),
+    "simulation.values:ends_in": lambda text: values.ends_in(text, ["42", "a cat"]),
     "core.untrusted:visible": untrusted.visible,
     "core.untrusted:one_line": untrusted.one_line,
     "core.untrusted:cut": lambda text: untrusted.cut(text, 1000),
@@ -349,7 +350,7 @@ BOUNDED: Mapping[str, str] = dict.fromkeys(
         "workflows.language:parse",
         "workflows.extraction:extract",
         "workflows.source:read_workflow",
-        "simulation.mutants:shape",
+        "simulation.values:shape",
     ),
     "CPython's parser, for programs of at most 20,000 characters",
 ) | {"viewer.rendering.record_blocks:code_block": "Pygments, for 4,000 characters of a report"}

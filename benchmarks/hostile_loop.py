@@ -45,7 +45,7 @@ from flowright.grading.gold import algebra
 from flowright.judging.build import open_judge
 from flowright.judging.service.app import create_app
 from flowright.llm.client import ChatClient
-from flowright.policy.sampler import Sample
+from flowright.policy.sampling import Sample
 from flowright.sandbox import Sandbox
 from flowright.workflows.executor import Executor
 

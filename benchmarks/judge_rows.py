@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 
 from flowright.config.policy import LoraSection, PolicySection
 from flowright.data.preferences import Turn
-from flowright.environments.base import Given
+from flowright.environments.base import TrainingConversation
 from flowright.environments.judging.rows import PairRow, read_rows
 from flowright.grpo.batch import Group, Trained
 from flowright.grpo.fixed_data import conversation_groups, pair_group
@@ -91,7 +91,9 @@ def rows_of_file(path: Path, tokenizer: Path, count: int) -> dict[str, dict[str,
     made: list[dict[str, Row]] = []
     for pair in pairs:
         better, worse = (
-            Given([Message(t.role, t.content) for t in (*pair.conversation, Turn("assistant", a))])
+            TrainingConversation(
+                [Message(t.role, t.content) for t in (*pair.conversation, Turn("assistant", a))]
+            )
             for a in (pair.first, pair.second)
         )
         (lesson,) = conversation_groups(better, encoder)

@@ -28,7 +28,7 @@ from flowright.environments.workflow.reward import WorkflowRollouts, details_of
 from flowright.judging.build import build_judge
 from flowright.llm.chat import ChatModel, ChatReply, ChatRequest
 from flowright.llm.client import ChatClient
-from flowright.policy.sampler import Sample
+from flowright.policy.sampling import Sample
 from flowright.simulation.process import SimulatedServer
 from flowright.workflows.executor import Executor
 from flowright.workflows.grammar import fixed_workflows, shapes_for

@@ -32,7 +32,7 @@ from shapes import (
 from step import generate_plain
 
 from flowright.policy.local import LocalSampler
-from flowright.policy.sampler import Sampling
+from flowright.policy.sampling import Sampling
 
 PATHS = ("generate", "plain", "shared")
 

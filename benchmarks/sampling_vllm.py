@@ -25,7 +25,7 @@ import torch
 from shapes import Shape, groups_in, policy, real_checkpoint
 
 from flowright.policy.local import LocalSampler
-from flowright.policy.sampler import Sampling
+from flowright.policy.sampling import Sampling
 
 TICKS = os.sysconf("SC_CLK_TCK")
 

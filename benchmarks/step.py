@@ -55,7 +55,7 @@ from transformers import AutoConfig
 from flowright.grpo.batch import Group
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy
-from flowright.policy.sampler import Sampling
+from flowright.policy.sampling import Sampling
 
 PATHS = ("plain", "shared")
 TRL = {"TRL": False, "TRL, head cut": True}

@@ -56,8 +56,8 @@ _ELSEWHERE: Mapping[str, str] = {
             constraints.ifeval_words:draws_a_letter constraints.scoring:join
             grading.gold:told_in_words grading.gold:trusted_setup
             judge.doubts:is_verdict judge.second_reading:neutral
-            simulation.index:without simulation.values:right_value
-            simulation.values:wrong_values simulation.mutants:stub simulation.mutants:mutations
+            simulation.cues:without simulation.values:right_value
+            simulation.values:wrong_values simulation.values:stub simulation.values:mutations
             judge_service.wire:failed_response""",
         "takes a name or a number of our own": """
             constraints.language:stop_words constraints.language:missing
@@ -87,12 +87,12 @@ _ELSEWHERE: Mapping[str, str] = {
             simulation.assessor:is_master_key""",
         "takes the form of a request": """
             simulation.requested_format:asks_for_json simulation.requested_format:schema_of
-            simulation.requested_format:chosen simulation.requested_format:by_rule""",
+            simulation.requested_format:choice_for simulation.requested_format:field_of_rule""",
         "reads what a server says of itself": """
             llm.client:openai_ends llm.client:model_cards llm.context:context_of""",
         "writes a request or a reply": """
             judge_training.reading:verdict_text judge_training.reading:reply_text
-            llm.wire:encode_request simulation.requested_format:worded
+            llm.wire:encode_request simulation.requested_format:write_reply
             simulation.protocol:reply_of simulation.protocol:error_of""",
         "reads files": """
             llm.control_tokens:tokens_of judge_service.tables:rows_of
@@ -124,7 +124,7 @@ _NO_TEXT: Mapping[str, str] = {
             presentation.rewards presentation.rollouts presentation.table presentation.tasks
             viewer.rendering.charts viewer.rendering.report
             viewer.rendering.svg simulation.draws
-            simulation.faults simulation.table workflows.exit workflows.grammar workflows.prompt
+            simulation.table workflows.exit workflows.grammar workflows.prompt
             workflows.reference workflows.registry""",
         "asks others, which are timed": """
             answers.asking answers.benchmarks answers.grading answers.healthbench answers.local
@@ -145,7 +145,7 @@ _NO_TEXT: Mapping[str, str] = {
         "reads what a server says of itself, cut": "llm.client llm.transport",
         "reads an exception's message, once": "workflows.faults",
         "writes replies, or starts a server": """
-            simulation.opening simulation.phrasing simulation.process""",
+            simulation.large_models simulation.process""",
         "hands an answer on, to what is timed": "presentation.operators",
         "part of read_workflow": """
             workflows.aflow workflows.assignment workflows.edits workflows.repair""",

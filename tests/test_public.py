@@ -69,7 +69,10 @@ def test_the_way_to_the_loss_is_six_files_and_their_functions():
     told = page.partition("## From train.py to the loss")[2].partition("Aside")[0]
     steps = re.findall(r"^\d\. `([\w./]+\.py)`: (.*?)(?=^\d\. |\Z)", told, re.MULTILINE | re.DOTALL)
     assert 0 < len(steps) <= 6 and len({path for path, _ in steps}) == len(steps)
-    assert (steps[0][0], steps[-1][0]) == ("train.py", "src/flowright/grpo/objectives.py")
+    assert (steps[0][0], steps[-1][0]) == (
+        "src/flowright/cli/training.py",
+        "src/flowright/grpo/objectives.py",
+    )
     for path, text in steps:
         source = (ROOT / path).read_text(encoding="utf-8")
         named = re.findall(r"`(\w+)`", text)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         Verdict as Verdict,
     )
     from flowright.policy.model import Policy as Policy, load_policy as load_policy
-    from flowright.policy.prefix.chunks import chunks as chunks
+    from flowright.policy.prefix.tree import chunks as chunks
     from flowright.sandbox import Limits as Limits, Sandbox as Sandbox
     from flowright.workflows.registry import operator as operator
 
@@ -76,7 +76,7 @@ PUBLIC = {
     "flowright.sandbox": ("Sandbox", "Limits"),
     "flowright.workflows.registry": ("operator",),
     "flowright.policy.model": ("Policy", "load_policy"),
-    "flowright.policy.prefix.chunks": ("chunks",),
+    "flowright.policy.prefix.tree": ("chunks",),
     "flowright.grpo.batch": ("Group", "Trained"),
     "flowright.grpo.learner": ("Learner",),
 }

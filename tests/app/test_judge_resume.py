@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from tiny_policy import checkpoint
 from torch import Tensor
 
-from flowright.policy.adapter import ADAPTER_FILE
+from flowright.policy.tuning import ADAPTER_FILE
 from flowright.runs.run_files import read_evaluation, read_metrics, read_rollouts, read_state
 
 Whole = Callable[[str], Path]

@@ -2,13 +2,13 @@
 and its export say of what it was trained on, and the metrics under the names that others use."""
 
 import json
-import runpy
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
+from command_lines import command
 from rich.console import Console
 from tiny_policy import checkpoint
 
@@ -188,13 +188,13 @@ def test_a_judge_is_not_measured_on_what_it_was_trained_on(
     ]
     pairs, out = tmp_path / "pairs.jsonl", tmp_path / "out.json"
     pairs.write_text("".join(json.dumps(each) + "\n" for each in rows))
-    main = runpy.run_path(str(ROOT / "scripts/evaluate_judge.py"))["main"]
-    command = ["--judge", str(tmp_path / "judge"), "--pairs", str(pairs), "--json", str(out)]
-    assert main(command) == 2
+    main = command("judge benchmark")
+    asked = ["--judge", str(tmp_path / "judge"), "--pairs", str(pairs), "--json", str(out)]
+    assert main(asked) == 2
     told = capsys.readouterr().err
     assert "pairs.jsonl: the judge was trained on 2 of its conversations (1, 3)" in told
     assert "--allow-trained-on" in told and not out.exists()
-    assert main([*command, "--allow-trained-on"]) == 0
+    assert main([*asked, "--allow-trained-on"]) == 0
     assert "TRAINED ON WHAT IT IS MEASURED BY" in capsys.readouterr().out
     known = read_record(out)["about"]["trained_on"]
     assert known["files"] == ["judge/trained_on.json"] and len(known["found"]) == 1

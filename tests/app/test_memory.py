@@ -24,7 +24,6 @@ from flowright.core.errors import ConfigError
 from flowright.environments.registry import load_config
 from flowright.grpo.batch import Group, Trained
 from flowright.grpo.learner import Learner
-from flowright.policy.adapter import LoraTuning
 from flowright.policy.local import LocalSampler
 from flowright.policy.lora import LoraLinear
 from flowright.policy.memory import (
@@ -36,9 +35,10 @@ from flowright.policy.memory import (
     wave_tokens,
 )
 from flowright.policy.model import Policy, policy_of
-from flowright.policy.prefix.chunks import shared_chunks
-from flowright.policy.sampler import Sample, Sampling
+from flowright.policy.prefix.tree import shared_chunks
+from flowright.policy.sampling import Sample, Sampling
 from flowright.policy.tiny import train_tokenizer
+from flowright.policy.tuning import LoraTuning
 
 KINDS = {"qwen2": Qwen2Config, "qwen3": Qwen3Config, "llama": LlamaConfig}
 SIZES: dict[str, Any] = {

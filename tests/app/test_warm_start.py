@@ -25,8 +25,8 @@ from flowright.environments.registry import make_config
 from flowright.environments.rollout import Reward, Rollout
 from flowright.grading import Gold
 from flowright.judging.verdict import Verdict
-from flowright.policy.origin import origin_of
-from flowright.policy.sampler import Sample
+from flowright.policy.base_models import origin_of
+from flowright.policy.sampling import Sample
 
 
 def configured(folder: Path | None, judge: str = "any", **given: Any) -> Config:

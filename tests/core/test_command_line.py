@@ -190,11 +190,3 @@ def test_a_bug_keeps_its_traceback() -> None:
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "Traceback" in errors and "KeyError" in errors
-
-
-SCRIPTS = [p for p in (ROOT / "scripts").glob("*.py") if not p.name.startswith("write_")]
-
-
-@pytest.mark.parametrize("script", [ROOT / "train.py", ROOT / "monitor_training_live.py", *SCRIPTS])
-def test_every_command_ends_that_way(script: Path) -> None:
-    assert "sys.exit(run_command(main" in script.read_text(encoding="utf-8")

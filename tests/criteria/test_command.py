@@ -3,12 +3,12 @@ others published, counted as they counted."""
 
 import json
 import os
-import runpy
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_lines import command
 
 from flowright.criteria.constraints.checkers import REASONS
 from flowright.criteria.constraints.language import missing
@@ -21,7 +21,7 @@ Main = Callable[[Sequence[str]], int]
 
 @pytest.fixture(scope="module")
 def main() -> Main:
-    return runpy.run_path(str(ROOT / "scripts/evaluate_instructions.py"))["main"]
+    return command("instructions evaluate")
 
 
 def write(path: Path, rows: Sequence[object]) -> Path:

@@ -2,7 +2,6 @@
 
 import json
 import random
-import runpy
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import combinations, product
@@ -11,6 +10,7 @@ from typing import Any
 
 import instructed
 import pytest
+from command_lines import command
 
 from flowright.core.errors import DataError
 from flowright.criteria.constraints.checkers import make, read_prompts
@@ -147,8 +147,7 @@ def test_a_share_of_trigrams_can_be_reached(kind: Kind, unit: str) -> None:
 def test_the_command_writes_what_evaluation_reads(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    script = Path(__file__).parents[2] / "scripts/instructions/draw_constraints.py"
-    main = runpy.run_path(str(script))["main"]
+    main = command("data constraints")
     sealed = tmp_path / "sealed.jsonl"
     sealed.write_text(json.dumps({"prompt": requests()[0].upper()}) + "\n")
     out = tmp_path / "to" / "drawn"

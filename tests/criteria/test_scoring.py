@@ -17,7 +17,11 @@ from flowright.criteria.constraints.checkers import (
     score,
     variants,
 )
-from flowright.criteria.constraints.figures import Figure, compare, figures_of
+from flowright.evaluation.responses.instruction_figures import (
+    InstructionFigure,
+    compare,
+    figures_of,
+)
 
 COMMA, QUOTED = "punctuation:no_comma", "startend:quotation"
 LETTER = "keywords:letter_frequency"
@@ -29,7 +33,7 @@ def prompt(text: str, *ids: str) -> Prompt:
     return Prompt(text, text, ids, tuple(drawn.get(name, {}) for name in ids))
 
 
-def figure(figures: list[Figure], reading: str, level: str) -> Figure:
+def figure(figures: list[InstructionFigure], reading: str, level: str) -> InstructionFigure:
     return next(f for f in figures if (f.kind, f.reading, f.level) == ("canonical", reading, level))
 
 

@@ -5,12 +5,12 @@ import csv
 import json
 import math
 import re
-import runpy
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_lines import command
 from hypothesis import given, strategies as st
 
 from flowright.core.errors import DataError
@@ -30,7 +30,7 @@ DOUBLE = {"solution": "def double(x):\n    return 2 * x"}
 
 @pytest.fixture(scope="module")
 def create() -> Main:
-    return runpy.run_path(str(ROOT / "scripts/create_mixed_dataset.py"))["main"]
+    return command("data mix")
 
 
 def converted(*rows: dict[str, Any], **given: Any) -> tuple[list[Problem], Conversion]:

@@ -1,7 +1,6 @@
 """Training files of preferences: what is held out, which side a prompt is on, the four forms."""
 
 import json
-import runpy
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 import true_preferences
+from command_lines import command
 
 from flowright.core.errors import DataError
 from flowright.data.contamination import TrainedOn, conversation_key, overlap
@@ -32,12 +32,12 @@ Main = Callable[[Sequence[str]], int]
 
 @pytest.fixture(scope="module")
 def make() -> Main:
-    return runpy.run_path(str(ROOT / "scripts/judge_training/make_preferences.py"))["main"]
+    return command("data preferences")
 
 
 @pytest.fixture(scope="module")
 def download() -> Main:
-    return runpy.run_path(str(ROOT / "scripts/download_all_datasets.py"))["main"]
+    return command("data download")
 
 
 def write(folder: Path, path: str, value: Any) -> None:
@@ -357,7 +357,7 @@ def test_help_needs_none_of_the_heavy_packages() -> None:
     command = [sys.executable, "-X", "importtime", script, "--help"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert not imported & {"rich", "pydantic", "pyarrow", "flowright.data", "numpy"}
+    assert not imported & {"rich", "pydantic", "pyarrow", "flowright.data", "numpy", "torch"}
 
 
 def test_the_downloader_brings_the_preferences(

@@ -22,7 +22,7 @@ from flowright.environments.workflow.reward import WorkflowDetails, workflow_rec
 from flowright.grading import Gold
 from flowright.judging.verdict import Verdict
 from flowright.llm.chat import Usage
-from flowright.policy.sampler import Sample
+from flowright.policy.sampling import Sample
 from flowright.runs.directory import RunDirectory
 from flowright.workflows.source import Workflow
 from flowright.workflows.trace import Exchange, Execution, OperatorCall

@@ -11,8 +11,7 @@ from flowright.app.serving.opening import Opening
 from flowright.config.workflow import WorkflowSection
 from flowright.environments.base import Environment, TaskSets
 from flowright.environments.registry import make_config
-from flowright.policy.prompt import Prompt
-from flowright.policy.sampler import Sample
+from flowright.policy.sampling import Prompt, Sample
 from flowright.workflows.executor import Executor
 
 GOOD = """\

@@ -31,8 +31,7 @@ from flowright.grpo.checkpoint import portable_state, take_over
 from flowright.grpo.learner import Learner
 from flowright.grpo.ranks import ONE, Ranks, open_ranks, peers_of_passes
 from flowright.grpo.selfcheck import check_sharing
-from flowright.policy.model import Policy
-from flowright.policy.sharding import shard
+from flowright.policy.model import Policy, shard
 from flowright.policy.vllm.probe import learner_scores
 
 

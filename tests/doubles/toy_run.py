@@ -30,7 +30,7 @@ from flowright.judging.verdict import Verdict
 from flowright.llm.counters import Counters
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy
-from flowright.policy.sampler import Sample, Sampler, Sampling
+from flowright.policy.sampling import Sample, Sampler, Sampling
 from flowright.runs.directory import RunDirectory
 from flowright.runs.run_files import read_metrics
 

@@ -9,7 +9,7 @@ from flowright.environments.base import make_environment, prompt_encoder
 from flowright.environments.registry import make_config
 from flowright.environments.rollout import Completion
 from flowright.policy.local import LocalSampler
-from flowright.policy.sampler import Sampling
+from flowright.policy.sampling import Sampling
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,7 @@ from flowright.evaluation.evaluator import make_row
 from flowright.judging.service.app import create_app
 from flowright.judging.verdict import JudgeQuery, Verdict
 from flowright.llm.chat import ChatModel, Message
-from flowright.policy.sampler import Sample
+from flowright.policy.sampling import Sample
 from flowright.sandbox import Sandbox
 
 SMALL = {"train": 30, "held_out": 10}
@@ -302,7 +302,9 @@ def test_prompts_that_are_too_long_are_left_out_cut_or_an_error() -> None:
         return 100 if messages[0].content == sets.train[0].question else 10
 
     fitted = made.fitted(sets, tokens, 50)
-    assert len(fitted.train) == 29 and "1 of 30 rows over 50; 0 cut, 1 dropped" in str(made.task_notes())
+    assert len(fitted.train) == 29 and "1 of 30 rows over 50; 0 cut, 1 dropped" in str(
+        made.task_notes()
+    )
     assert len(environment(overlong="cut").fitted(sets, tokens, 50).train) == 30
     with pytest.raises(DataError, match="1 of 30 rows have more than 50 tokens"):
         environment(overlong="error").fitted(sets, tokens, 50)

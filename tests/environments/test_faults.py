@@ -25,7 +25,7 @@ from flowright.environments.rollout import Completion, Rollout
 from flowright.judging.rubrics.criteria_judge import criteria_judge
 from flowright.judging.rubrics.rewards import RubricReward
 from flowright.llm.chat import ChatReply, ChatRequest
-from flowright.policy.sampler import Sample
+from flowright.policy.sampling import Sample
 from flowright.simulation.process import SimulatedServer
 
 FAULTS: Mapping[str, Mapping[str, float]] = {

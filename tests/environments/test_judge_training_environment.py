@@ -24,7 +24,7 @@ from flowright.environments.judging.tasks import (
 from flowright.environments.registry import make_config
 from flowright.environments.rollout import Completion, Rollout, to_record
 from flowright.llm.chat import Message
-from flowright.policy.sampler import Sample
+from flowright.policy.sampling import Sample
 
 QUESTION = (Turn("user", "What is 6 * 7?"),)
 PAIR = Pair("p", "s", QUESTION, "42", "41", "first", strength=1.0)

@@ -28,7 +28,7 @@ from flowright.environments.presentation.tasks import (
 )
 from flowright.environments.registry import make_config
 from flowright.environments.rollout import Completion, Rollout, to_record
-from flowright.policy.sampler import Sample
+from flowright.policy.sampling import Sample
 
 EXACT = {"judge_true_positive": 1.0, "judge_false_positive": 0.0}
 

@@ -1,12 +1,12 @@
 """The command that makes judgements to learn from: the embedded judge, and a server that thinks."""
 
 import json
-import runpy
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_lines import command
 
 from flowright.core.batch_calls import ServerDown
 from flowright.core.errors import FailureError, Reason
@@ -23,8 +23,7 @@ Main = Callable[[Sequence[str]], int]
 
 @pytest.fixture(scope="module")
 def main() -> Main:
-    script = ROOT / "scripts/judge_training/make_transcripts.py"
-    return runpy.run_path(str(script))["main"]
+    return command("data transcripts")
 
 
 def pairs_file(path: Path, count: int = 8) -> Path:

@@ -17,7 +17,7 @@ from flowright.environments.workflow.environment import workflow_metrics
 from flowright.environments.workflow.reward import WorkflowRollouts
 from flowright.judging.verdict import JudgeQuery, Verdict
 from flowright.llm.chat import Usage
-from flowright.policy.sampler import Sample
+from flowright.policy.sampling import Sample
 from flowright.sandbox import Sandbox
 from flowright.workflows.executor import Executor
 

@@ -1,12 +1,12 @@
 """scripts/evaluate_instructions.py --model: a model's answers to the prompts of IFEval, scored."""
 
 import json
-import runpy
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from command_lines import command
 from tiny_policy import checkpoint
 
 from flowright.criteria.constraints.language import missing
@@ -19,7 +19,7 @@ Main = Callable[[Sequence[str]], int]
 
 @pytest.fixture(scope="module")
 def main() -> Main:
-    return runpy.run_path(str(ROOT / "scripts/evaluate_instructions.py"))["main"]
+    return command("instructions evaluate")
 
 
 @pytest.fixture
@@ -69,10 +69,10 @@ def test_responses_to_a_benchmarks_file_can_be_scored(tmp_path: Path) -> None:
     ]
     data, out = tmp_path / "data.jsonl", tmp_path / "out.parquet"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    generate = runpy.run_path(str(ROOT / "scripts/generate_responses.py"))["main"]
+    generate = command("instructions generate")
     asked = ["--data-path", str(data), "--output-path", str(out), "--model", str(checkpoint())]
     assert generate([*asked, "--max-tokens", "8", "--n-samples", "2"]) == 0
-    score = runpy.run_path(str(ROOT / "scripts/score_responses.py"))["main"]
+    score = command("instructions score")
     assert score([f"data.path={out}", "--reward", "constraints"]) == 0
     record = json.loads((tmp_path / "out.scores.json").read_text())
     assert [len(row["values"]) for row in record["rows"]] == [2, 2]
@@ -91,10 +91,10 @@ def test_healthbench_wants_answers_and_a_judge(
     asked = ["--benchmark", "healthbench", "--data", str(tmp_path / "d.jsonl")]
     asked += ["--responses", str(tmp_path / "a.jsonl"), "--json", str(tmp_path / "o.json")]
     assert main(asked) == 2
-    assert "--judge NAME says who grades" in capsys.readouterr().err
+    assert "--judge NAME is required" in capsys.readouterr().err
     assert main([*asked, "--judge", "simulated"]) == 0
     told = capsys.readouterr().out
-    assert "simulated" in told
+    assert "SIMULATED" in told
     assert "1 samples, 0 unscored" in told
 
 

@@ -34,8 +34,7 @@ from flowright.evaluation.evaluator import (
 )
 from flowright.grading import Gold
 from flowright.judging.verdict import Verdict
-from flowright.policy.prompt import Prompt
-from flowright.policy.sampler import Sample, Sampling
+from flowright.policy.sampling import Prompt, Sample, Sampling
 from flowright.workflows.grammar import fixed_workflows
 from flowright.workflows.source import Workflow
 

@@ -2,20 +2,19 @@
 refused."""
 
 import json
-import runpy
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_lines import command
 from pyarrow import parquet
 from tiny_policy import checkpoint, tiny_policy
 
-from flowright.evaluation.responses.local import can_share
+from flowright.evaluation.responses.local_model import can_share
 from flowright.llm.chat import Message
 from flowright.policy.local import LocalSampler
-from flowright.policy.prompt import template_ids
-from flowright.policy.sampler import Sampling
+from flowright.policy.sampling import Sampling, template_ids
 
 ROOT = Path(__file__).parents[2]
 Main = Callable[[Sequence[str]], int]
@@ -29,7 +28,7 @@ PROMPTS: list[Any] = [
 
 @pytest.fixture(scope="module")
 def main() -> Main:
-    return runpy.run_path(str(ROOT / "scripts/generate_responses.py"))["main"]
+    return command("instructions generate")
 
 
 def parquet_of(path: Path, prompts: Sequence[Any]) -> Path:
@@ -117,7 +116,7 @@ def test_the_rows_of_json_lines_become_columns(main: Main, tmp_path: Path) -> No
         (["--temperature", "-1"], "--temperature -1"),
         (["--output-path", "out.csv"], "a .parquet file"),
         (["--response-key", "n"], "has such a column"),
-        (["--prompt-key", "q"], "no column 'q'; say --prompt-key"),
+        (["--prompt-key", "q"], "no column 'q'; --prompt-key is one of"),
         (["--prompt-key", "n"], "row 0"),
         (["--start", "9"], "none from --start 9 on"),
     ],

@@ -7,7 +7,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from flowright.app.reward_table import reward_table
+from flowright.app.comparing import reward_table
 from flowright.core.errors import Failure, Reason
 from flowright.data.task import Task
 from flowright.environments.base import Baseline, Environment
@@ -15,8 +15,7 @@ from flowright.environments.registry import make_config
 from flowright.environments.rollout import UNSCORED, Completion, Reward, Rollout
 from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, compare
 from flowright.evaluation.evaluator import Evaluator, Row, Score, Validation, row_of, score
-from flowright.policy.prompt import Prompt
-from flowright.policy.sampler import Sample, Sampling
+from flowright.policy.sampling import Prompt, Sample, Sampling
 from flowright.runs.checkpoints import Best, best_of
 
 TASKS = [Task(str(n), "essay", ("letters", "poems")[n % 2], "Write.", "") for n in range(8)]

@@ -33,7 +33,7 @@ from flowright.evaluation.papers import (
     paper_table,
 )
 from flowright.grading import Gold
-from flowright.policy.sampler import Sample
+from flowright.policy.sampling import Sample
 
 HOSTILE = "trained policy: \x1b[2Jx|y <b>[red]`*\u202e\n# head"
 REAL = Models("Qwen/Qwen2.5-7B", "/models/gpt-4o-mini-2024-07-18", "gpt-oss-120b")

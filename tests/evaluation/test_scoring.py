@@ -2,26 +2,32 @@
 
 import json
 import os
-import runpy
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_lines import command
 from criteria_doubles import CriteriaModel
 
 from flowright.config.judge import JudgeSection
+from flowright.core.batch_calls import ServerDown
 from flowright.core.errors import DataError
 from flowright.criteria.constraints.language import missing
 from flowright.data.row_files import UnusableRow
-from flowright.evaluation.responses.asking import ModelDown
-from flowright.evaluation.responses.grading import Grade, Reward, graders
-from flowright.evaluation.responses.healthbench import conversation_of, given_responses, joined_rows
-from flowright.evaluation.responses.scoring import (
-    Keys,
+from flowright.evaluation.responses.instruction_benchmarks import (
+    conversation_of,
+    joined_rows,
+    responses_by_conversation,
+)
+from flowright.evaluation.responses.score_responses import (
+    Grade,
+    ResponseColumns,
     ResponseRow,
+    Reward,
     grade_all,
     read_responses,
+    row_graders,
     scores,
 )
 from flowright.judging.measuring.benchmark_rows import RowJournal
@@ -55,12 +61,14 @@ async def graded(
     path: Path,
     reward: Reward,
     sandbox: Sandbox,
-    keys: Keys | None = None,
+    keys: ResponseColumns | None = None,
     model: CriteriaModel | None = None,
     rules: Rules = "run",
 ) -> tuple[list[ResponseRow], dict[str, Grade], dict[str, int]]:
     judge = criteria_judge(model or CriteriaModel(), JudgeSection())
-    rows = read_responses(path, keys or Keys(), graders(reward, judge, sandbox, rules))
+    rows = read_responses(
+        path, keys or ResponseColumns(), row_graders(reward, judge, sandbox, rules)
+    )
     ledger = RowJournal(path.with_suffix(".grades"), {"reward": reward})
     try:
         return rows, *await grade_all(rows, ledger, 2)
@@ -79,7 +87,7 @@ async def test_the_mean_over_rows_of_the_mean_over_samples(tmp_path: Path, sandb
             {"q": USER, "rm": both, "from": "b", "said": "rot"},
         ],
     )
-    keys = Keys(prompt="q", responses="said", source="from", reward_model="rm")
+    keys = ResponseColumns(prompt="q", responses="said", source="from", reward_model="rm")
     rows, grades, whys = await graded(path, "rubric", sandbox, keys)
     found = scores(rows, grades)
     assert found["a"].score == pytest.approx(((1 + 0.25 + 0) / 3 + 0.25) / 2)
@@ -94,7 +102,7 @@ async def test_what_nobody_could_grade_is_counted_apart_and_asked_again(
 ):
     row = {"prompt": USER, "reward_model": rubric(("apple", 1)), "data_source": "a"}
     path = lines(tmp_path / "r.jsonl", [{**row, "responses": ["apple", "no"]}])
-    rows, grades, whys = await graded(path, "rubric", sandbox, model=CriteriaModel(lost=1.0))
+    rows, grades, whys = await graded(path, "rubric", sandbox, model=CriteriaModel(empty=1.0))
     assert (grades, sum(whys.values())) == ({}, 2)
     found = scores(rows, grades)["a"]
     assert (found.score, found.ungraded, found.missing, found.unscored_rows) == (None, 2, 0, 1)
@@ -109,7 +117,7 @@ async def test_what_nobody_could_grade_is_counted_apart_and_asked_again(
 async def test_a_judge_that_is_down_ends_it(tmp_path: Path, sandbox: Sandbox):
     row = {"prompt": USER, "reward_model": rubric(("apple", 1)), "responses": ["x"] * 30}
     path = lines(tmp_path / "r.jsonl", [row])
-    with pytest.raises(ModelDown, match="20 responses in a row could not be graded"):
+    with pytest.raises(ServerDown, match="calls in a row failed"):
         await graded(path, "rubric", sandbox, model=CriteriaModel(lost=1.0))
 
 
@@ -129,25 +137,25 @@ async def test_verif_is_the_rules_times_the_verdict(
 
 
 def test_rows_without_anything_to_be_graded_by_are_named(tmp_path: Path, sandbox: Sandbox):
-    made = graders("rubric", criteria_judge(CriteriaModel(), JudgeSection()), sandbox)
+    made = row_graders("rubric", criteria_judge(CriteriaModel(), JudgeSection()), sandbox)
     good = {"prompt": USER, "reward_model": rubric(("a", 1)), "responses": ["x"]}
     path = lines(
         tmp_path / "r.jsonl", [good, {**good, "reward_model": verif()}, {**good, "responses": 3}]
     )
     with pytest.raises(DataError) as caught:
-        read_responses(path, Keys(), made)
+        read_responses(path, ResponseColumns(), made)
     assert [problem.split(":")[1] for problem in caught.value.problems] == ["2", "3"]
 
 
 def test_healthbench_joins_by_the_whole_conversation(tmp_path: Path, sandbox: Sandbox):
-    made = graders("rubric", criteria_judge(CriteriaModel(), JudgeSection()), sandbox)
+    made = row_graders("rubric", criteria_judge(CriteriaModel(), JudgeSection()), sandbox)
     turns = [{"role": "system", "content": "Be short."}, *USER]
     items = rubric(("apple", 1))["rubrics"]
     data = lines(
         tmp_path / "d.jsonl",
         [{"prompt": USER, "rubrics": items}, {"prompt": turns, "rubrics": items}],
     )
-    given = given_responses(
+    given = responses_by_conversation(
         [
             lines(tmp_path / "a.jsonl", [{"prompt": json.dumps(turns), "response": "apple"}]),
             lines(tmp_path / "b.jsonl", [{"prompt": "another", "responses": ["x", None]}]),
@@ -163,7 +171,7 @@ def test_healthbench_joins_by_the_whole_conversation(tmp_path: Path, sandbox: Sa
 
 @pytest.fixture(scope="module")
 def main() -> Main:
-    return runpy.run_path(str(ROOT / "scripts/score_responses.py"))["main"]
+    return command("instructions score")
 
 
 @NEEDED
@@ -191,14 +199,14 @@ def test_the_embedded_judge_says_that_it_is_simulated(
     data, out = lines(tmp_path / "r.jsonl", [row]), tmp_path / "s.json"
     asked = [f"data.path={data}", "--reward", "rubric", "--judge", "simulated"]
     assert main([*asked, "--json", str(out)]) == 0
-    assert "simulated" in capsys.readouterr().out
+    assert "SIMULATED" in capsys.readouterr().out
     assert json.loads(out.read_text())["simulated"]
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["--reward", "rubric", "data.path=x.jsonl"], "--judge NAME says who grades"),
+        (["--reward", "rubric", "data.path=x.jsonl"], "--judge NAME is required"),
         (["--reward", "rubric", "data.pth=x.jsonl"], "did you mean"),
         (["--reward", "rubric", "data.prompt_key=x"], "data.path=FILE"),
         (["--reward", "constraints", "data.path=x", "--judge", "b"], "leave it out"),
@@ -237,5 +245,7 @@ def test_ruscarls_validation_files_can_be_scored(tmp_path: Path, sandbox: Sandbo
         table = parquet.read_table(shared / "rubrics" / f"{name}.parquet")
         nothing = pa.array([[None]] * len(table), pa.list_(pa.string()))
         parquet.write_table(table.append_column("responses", nothing), tmp_path / "r.parquet")
-        rows = read_responses(tmp_path / "r.parquet", Keys(), graders(reward, judge, sandbox))
+        rows = read_responses(
+            tmp_path / "r.parquet", ResponseColumns(), row_graders(reward, judge, sandbox)
+        )
         assert len(rows) == count

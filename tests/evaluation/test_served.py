@@ -10,25 +10,29 @@ from llm_standin import HANG, Seen, StandIn, Step, good, problem
 from pyarrow import parquet
 
 from flowright.config.llm import LlmSection
+from flowright.core.batch_calls import ServerDown
 from flowright.core.errors import ConfigError
-from flowright.evaluation.responses.asking import Drawing, ModelDown
-from flowright.evaluation.responses.opening import Named
-from flowright.evaluation.responses.served import entry_of_environment, section_of_environment
-from flowright.evaluation.responses.session import Generated, Generation, generate
+from flowright.evaluation.responses.generate import Generated, GenerationRequest, generate
+from flowright.evaluation.responses.response_models import (
+    DrawSettings,
+    ModelName,
+    entry_of_environment,
+    section_of_environment,
+)
 
 
-def file_of(tmp_path: Path, server: StandIn, count: int) -> Named:
+def file_of(tmp_path: Path, server: StandIn, count: int) -> ModelName:
     entry = {"base_url": server.url, "model_name": "standin-7b"}
     models = tmp_path / "llm.yaml"
     models.write_text(json.dumps({"models": {"big": entry}}))
     lines = [{"prompt": f"p{n}"} for n in range(count)]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return Named(server="big", llm_file=models)
+    return ModelName(server="big", llm_file=models)
 
 
-async def run(tmp_path: Path, named: Named, **drawing: Any) -> Generated:
-    how = Drawing(**{"samples": 2, "temperature": 0.7, "max_tokens": 9, **drawing})
-    asked = Generation(named, how, tmp_path / "in.jsonl", tmp_path / "out.parquet")
+async def run(tmp_path: Path, named: ModelName, **drawing: Any) -> Generated:
+    how = DrawSettings(**{"samples": 2, "temperature": 0.7, "max_tokens": 9, **drawing})
+    asked = GenerationRequest(named, how, tmp_path / "in.jsonl", tmp_path / "out.parquet")
     return await generate(asked, lambda done, total: lambda: None)
 
 
@@ -66,7 +70,7 @@ async def test_a_failure_is_null_and_an_empty_answer_is_empty(tmp_path: Path):
         named = file_of(tmp_path, server, 4)
         done = await run(tmp_path, named)
         assert responses(tmp_path) == [["yes"] * 2, [None] * 2, ["", ""], ["yes"] * 2]
-        assert done.found.missing == {"refused": 2}
+        assert done.missing == {"refused": 2}
         assert any("2 are missing (null): 2 refused" in line for line in done.lines())
         server.choose, before = echo, len(server.seen)
         await run(tmp_path, named)
@@ -77,11 +81,11 @@ async def test_a_failure_is_null_and_an_empty_answer_is_empty(tmp_path: Path):
 async def test_a_server_that_refuses_everything_ends_it(tmp_path: Path):
     async with StandIn(rest=problem(400, "unknown field top_k")) as server:
         named = file_of(tmp_path, server, 2)
-        with pytest.raises(ModelDown, match="say --top-k -1"):
+        with pytest.raises(ServerDown, match="needs --top-k -1"):
             await run(tmp_path, named, top_k=20)
         assert responses(tmp_path) == [[None] * 2] * 2
         server.rest = problem(401, "wrong key")
-        with pytest.raises(ModelDown, match="401"):
+        with pytest.raises(ServerDown, match="401"):
             await run(tmp_path, named, top_k=20)
 
 

@@ -34,7 +34,7 @@ from flowright.judging.service.app import create_app
 from flowright.judging.verdict import Criterion, JudgeQuery
 from flowright.llm.chat import Message
 from flowright.policy.local import LocalSampler
-from flowright.policy.sampler import Sample
+from flowright.policy.sampling import Sample
 from flowright.runs.run_files import read_rollouts
 
 ROOT = Path(__file__).parents[2]

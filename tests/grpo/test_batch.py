@@ -8,7 +8,7 @@ from tiny_policy import ARCHITECTURES, random_groups, tiny_policy, whole_logits
 from flowright.config.grpo import GrpoSection
 from flowright.grpo.batch import score
 from flowright.policy.layout import lay_out, packs_of
-from flowright.policy.prefix.chunks import chunks, plain_predictions
+from flowright.policy.prefix.tree import chunks, plain_predictions
 
 SHAPE = st.tuples(st.integers(1, 6), st.lists(st.integers(1, 5), min_size=1, max_size=4))
 SHAPES = st.lists(SHAPE, min_size=1, max_size=3)

@@ -12,7 +12,7 @@ from tiny_policy import random_groups, same, tiny_policy, weights, whole_logits
 
 from flowright.config.grpo import GrpoSection, PairsSection
 from flowright.core.errors import ConfigError, DataError
-from flowright.environments.base import Given
+from flowright.environments.base import TrainingConversation
 from flowright.grpo.batch import Group, Trained
 from flowright.grpo.fixed_data import (
     completion_group,
@@ -24,7 +24,7 @@ from flowright.grpo.learner import Learner
 from flowright.grpo.objectives import Pairs, bradley_terry
 from flowright.llm.chat import Message
 from flowright.policy.model import Policy
-from flowright.policy.prompt import render, template_text
+from flowright.policy.sampling import render, template_text
 
 SECTION = GrpoSection(loss="sft", kl_coefficient=0.0, learning_rate=0.05, max_grad_norm=1.0)
 PAIRS = SECTION.model_copy(update={"loss": "bradley_terry"})
@@ -105,7 +105,9 @@ def turns(*texts: str) -> list[Message]:
 
 def test_a_lesson_is_the_prompt_that_is_asked_and_the_answer_with_its_end():
     policy = tiny_policy()
-    (group,) = conversation_groups(Given(turns("Is 5 > 4?", "True"), 2.0), policy.tokenizer)
+    (group,) = conversation_groups(
+        TrainingConversation(turns("Is 5 > 4?", "True"), 2.0), policy.tokenizer
+    )
     assert list(group.prompt_ids) == list(
         render(turns("Is 5 > 4?"), policy.tokenizer, 99).token_ids
     )
@@ -118,8 +120,8 @@ def test_a_lesson_is_the_prompt_that_is_asked_and_the_answer_with_its_end():
 def test_of_several_turns_the_answers_are_learned():
     tokenizer = tiny_policy().tokenizer
     talk = turns("1+1?", "2", "2+2?", "4")
-    (last,) = conversation_groups(Given(talk), tokenizer)
-    (every,) = conversation_groups(Given(talk, every_turn=True), tokenizer)
+    (last,) = conversation_groups(TrainingConversation(talk), tokenizer)
+    (every,) = conversation_groups(TrainingConversation(talk, every_turn=True), tokenizer)
     assert tokenizer.decode(last.samples[0].token_ids) == "4<|im_end|>"
     sample = every.samples[0]
     assert sample.learned is not None
@@ -138,7 +140,9 @@ def test_a_template_that_forgets_thoughts_gives_each_answer_a_group():
             "(thought) {% endif %}{{ m.content }}{% endfor %}"
             "{% if add_generation_prompt %}<assistant>{% endif %}"
         )
-        groups = conversation_groups(Given(turns("a", "b", "c", "d"), every_turn=True), tokenizer)
+        groups = conversation_groups(
+            TrainingConversation(turns("a", "b", "c", "d"), every_turn=True), tokenizer
+        )
     finally:
         tokenizer.chat_template = plain
     shown = [(tokenizer.decode(g.prompt_ids), tokenizer.decode(g.samples[0].token_ids))
@@ -153,11 +157,11 @@ def test_a_template_that_forgets_thoughts_gives_each_answer_a_group():
 def test_what_has_no_answer_is_named(talk: list[Message]):
     tokenizer = tiny_policy().tokenizer
     if talk == turns("a", ""):  # its end can be learned, and nothing else
-        (group,) = conversation_groups(Given(talk), tokenizer)
+        (group,) = conversation_groups(TrainingConversation(talk), tokenizer)
         assert tokenizer.decode(group.samples[0].token_ids) == "<|im_end|>"
         return
     with pytest.raises(DataError, match="does not end with an answer"):
-        conversation_groups(Given(talk), tokenizer)
+        conversation_groups(TrainingConversation(talk), tokenizer)
 
 
 def test_completions_end_as_the_policy_ends_them():
@@ -171,7 +175,9 @@ def test_completions_end_as_the_policy_ends_them():
 
 def test_lessons_behind_one_prompt_are_one_group():
     tokenizer = tiny_policy().tokenizer
-    some = [Given(turns("a", answer)) for answer in ("b", "c")] + [Given(turns("d", "e"))]
+    some = [TrainingConversation(turns("a", answer)) for answer in ("b", "c")] + [
+        TrainingConversation(turns("d", "e"))
+    ]
     groups = merged_groups([group for one in some for group in conversation_groups(one, tokenizer)])
     assert [len(group.samples) for group in groups] == [2, 1]
 
@@ -181,7 +187,10 @@ def scoring() -> Policy:
 
 
 def pair(better: str, worse: str, strength: float = 1.0) -> Group:
-    talks = [Given(turns("Say a.", better), strength), Given(turns("Say a.", worse), 0.0)]
+    talks = [
+        TrainingConversation(turns("Say a.", better), strength),
+        TrainingConversation(turns("Say a.", worse), 0.0),
+    ]
     return pair_group(talks, scoring().tokenizer)
 
 
@@ -273,7 +282,7 @@ def test_scores_are_saved_with_the_adapter_and_loaded_by_name(tmp_path):
 def test_pairs_need_two_that_begin_alike():
     tokenizer = scoring().tokenizer
     with pytest.raises(DataError, match="3 conversations"):
-        pair_group([Given(turns("a", "b"))] * 3, tokenizer)
-    same_twice = [replace(Given(turns("a", "b")), weight=w) for w in (1.0, 0.0)]
+        pair_group([TrainingConversation(turns("a", "b"))] * 3, tokenizer)
+    same_twice = [replace(TrainingConversation(turns("a", "b")), weight=w) for w in (1.0, 0.0)]
     samples = pair_group(same_twice, tokenizer).samples
     assert [len(sample.token_ids) for sample in samples] == [2, 2]

@@ -18,7 +18,7 @@ from flowright.grpo.batch import Group, Place, Requested, Trained, score
 from flowright.grpo.learner import Learner, learning_rate
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy
-from flowright.policy.sampler import Sampling
+from flowright.policy.sampling import Sampling
 
 LONGEST = 8
 SHAPES = st.lists(

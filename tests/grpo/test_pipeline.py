@@ -19,8 +19,7 @@ from flowright.grpo.batch import Group, Requested, Trained, overlong, requested,
 from flowright.grpo.learner import Learner
 from flowright.grpo.pipeline import SEED_STRIDE, Batch
 from flowright.policy.local import LocalSampler
-from flowright.policy.prompt import Prompt, render
-from flowright.policy.sampler import Sample, Sampling
+from flowright.policy.sampling import Prompt, Sample, Sampling, render
 from flowright.runs.run_files import read_metrics, read_rollouts
 
 QUIET = {"every": 0}

@@ -30,8 +30,7 @@ from flowright.grpo.problems import (
 from flowright.grpo.step_record import scaffold_metrics
 from flowright.llm.chat import Message
 from flowright.policy.local import LocalSampler
-from flowright.policy.prompt import Prompt, fitting, render
-from flowright.policy.sampler import Sample, Sampling
+from flowright.policy.sampling import Prompt, Sample, Sampling, fitting, render
 from flowright.runs.run_files import read_rollouts
 
 POLICY = tiny_policy()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src/flowright"
-BESIDE = {"grpo/safeguards.py", "grpo/step_record.py"}
+BESIDE = {"grpo/step_record.py", "grpo/tables.py"}
 """Files that read values of the path and hand none on."""
 
 

@@ -49,7 +49,7 @@ CORPUS = [
     .split("\n")[:-1]
 ]
 FAMILIES = Counter(attack.family for attack in CORPUS)
-EACH = [(attack, form) for attack in CORPUS for form in FORMS]
+EACH: list[tuple[Attack, Form]] = [(attack, form) for attack in CORPUS for form in FORMS]
 
 CONTROL = re.compile(
     r"<\|\w|<｜|</?s>|\[/?INST\]|<(?:start|end)_of_turn>|</?think>|[\u202a-\u202e\u2028\U000e0000-\U000e007f]"
@@ -151,7 +151,7 @@ def test_an_attack_quoted_in_the_reason_decides_nothing() -> None:
     for attack in CORPUS:
         fields = question(attack.query).fields
         reply = json.dumps({"reason": attack.query.answer, "verdict": False})
-        for form in ("json_object", "json_schema"):
+        for form in FORMS[:2]:
             if parse_reply(reply, form, fields).values != {"verdict": False}:
                 failures.append(f"{attack.id}, {form}")
     assert failures == []

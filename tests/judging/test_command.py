@@ -2,11 +2,11 @@
 
 import io
 import json
-import runpy
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from command_lines import command
 from exam_doubles import Comparing, Gullible, items
 from rich.console import Console
 
@@ -28,7 +28,7 @@ Main = Callable[[Sequence[str]], int]
 
 @pytest.fixture(scope="module")
 def main() -> Main:
-    return runpy.run_path(str(ROOT / "scripts/examine_judge.py"))["main"]
+    return command("judge exam")
 
 
 @pytest.fixture
@@ -124,11 +124,8 @@ def test_mistakes_are_told_before_anything_is_asked(
 
 def test_arguments_that_do_not_go_together(main: Main, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (["--data", "x"], ["--build", "x"], ["--data", "x", "--build", "y"]):
-        with pytest.raises(SystemExit) as error:
-            main(arguments)
-        assert error.value.code == 2
-    with pytest.raises(SystemExit):
-        main(["--data", "x", "--config", CONFIG, "--price-in", "1"])
+        assert main(arguments) == 2
+    assert main(["--data", "x", "--config", CONFIG, "--price-in", "1"]) == 2
     assert "--price-in and --price-out go together" in capsys.readouterr().err
 
 

@@ -1,7 +1,6 @@
 """A file of answers judged by the command: columns, formats, resuming, failures, exit statuses."""
 
 import asyncio
-import importlib.util
 import json
 import subprocess
 import sys
@@ -10,36 +9,22 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from command_lines import command
 from judge_serving import served_beside
 
 from flowright.config.judge import JudgeServerSection
-from flowright.core.command_line import run_command
 from flowright.judging.service.app import create_app
 from flowright.judging.verdict import JudgeQuery, Status, Verdict
 
 SCRIPT = Path(__file__).parents[2] / "scripts/judge_file.py"
 
 
-def _load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("judge_file", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-COMMAND = _load()
-
-
-def status_of(call: Sequence[str]) -> int:
-    """The exit status of the command."""
-    return run_command(lambda: COMMAND.main(call))
+status_of = command("judge score")
 
 
 @dataclass

@@ -176,7 +176,7 @@ BETTERS_JSON = [
     Case("true", '{"better": true}', "invalid"),
 ]
 
-TABLE = [
+TABLE: list[tuple[Case, Field, Form]] = [
     *((case, GRADED, "text") for case in GRADES),
     *((case, GRADED, "json_object") for case in GRADES_JSON),
     *((case, SHARED, "text") for case in SHARES),
@@ -373,7 +373,7 @@ MANY = [
     ),
 ]
 
-LISTS = [
+LISTS: list[tuple[Several, tuple[Field, ...], Form]] = [
     *((case, MET, "text") for case in RUBRIC),
     *((case, MET, "json_object") for case in RUBRIC_JSON),
     *((case, ASPECTS, "text") for case in MANY),

@@ -2,7 +2,6 @@
 answers counted anew from the files by plain code; skipped where they are not."""
 
 import json
-import runpy
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 import true_preferences
+from command_lines import command
 
 from flowright.judging.measuring.benchmark_report import read_record
 
@@ -26,7 +26,7 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def main() -> Main:
-    return runpy.run_path(str(ROOT / "scripts/evaluate_judge.py"))["main"]
+    return command("judge benchmark")
 
 
 def read(path: Path) -> Any:

@@ -33,7 +33,7 @@ from flowright.config.policy import LoraSection
 from flowright.core.errors import RunError, UserError
 from flowright.grpo.checkpoint import save_checkpoint
 from flowright.grpo.learner import Learner
-from flowright.policy.export.adapters import scale
+from flowright.policy.export.weights import scale
 
 IDS = torch.arange(10, 30)[None]
 

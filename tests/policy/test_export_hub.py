@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from flowright.core.errors import RunError, UserError
-from flowright.policy.export.hub import hub_token, push
+from flowright.policy.export.folder import hub_token, push
 
 
 class _Hub(BaseHTTPRequestHandler):

@@ -24,7 +24,7 @@ from flowright.grpo.learner import Learner
 from flowright.policy.local import LocalSampler, _draw
 from flowright.policy.lora import merged
 from flowright.policy.model import Policy
-from flowright.policy.sampler import Sample, Sampling
+from flowright.policy.sampling import Sample, Sampling
 
 PROMPTS = [[70], [60, 61, 62, 63, 64, 65, 66], [90, 91, 92]]
 TEMPLATE = list(range(100, 120))

@@ -9,7 +9,7 @@ from tiny_policy import ARCHITECTURES, tiny_policy
 from flowright.policy import packed as packing
 from flowright.policy.local import LocalSampler
 from flowright.policy.packed import packed, packed_meanwhile
-from flowright.policy.sampler import Sampling
+from flowright.policy.sampling import Sampling
 
 PROMPTS = [[70], [60, 61, 62, 63, 64, 65, 66], [90, 91, 92]]
 

@@ -11,7 +11,7 @@ from flowright.config.grpo import GrpoSection
 from flowright.grpo.learner import Learner
 from flowright.grpo.selfcheck import check_sharing
 from flowright.policy.model import recomputing
-from flowright.policy.prefix.chunks import chunks
+from flowright.policy.prefix.tree import chunks
 
 
 class Products(TorchDispatchMode):

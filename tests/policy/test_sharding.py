@@ -19,7 +19,7 @@ from flowright.config.policy import PolicySection
 from flowright.core.errors import ConfigError
 from flowright.environments.registry import make_config
 from flowright.grpo.ranks import ONE, peers_of_passes
-from flowright.policy.adapter import ADAPTER_FILE
+from flowright.policy.tuning import ADAPTER_FILE
 from flowright.runs.run_files import read_metrics, read_rollouts
 
 

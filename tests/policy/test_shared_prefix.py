@@ -17,7 +17,6 @@ from flowright.grpo.batch import Group, Trained
 from flowright.grpo.learner import Learner
 from flowright.grpo.selfcheck import check_sampler, check_sharing
 from flowright.policy.prefix.attention import Pass, PrefixBlock, attend, stacks_of
-from flowright.policy.prefix.chunks import chunks
 from flowright.policy.prefix.decoding import SharedDecoding
 from flowright.policy.prefix.kernels import (
     CpuFlashKernel,
@@ -26,7 +25,7 @@ from flowright.policy.prefix.kernels import (
     PlainKernel,
     kernel_for,
 )
-from flowright.policy.prefix.tree import SHORTEST_TEMPLATE, shared_length
+from flowright.policy.prefix.tree import SHORTEST_TEMPLATE, chunks, shared_length
 
 HEADS, KV_HEADS, SIZE = 4, 2, 8
 

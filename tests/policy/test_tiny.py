@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2ForCausalLM
 from flowright.config.policy import LoraSection, PolicySection, TinySection
 from flowright.llm.chat import Message
 from flowright.policy.model import load_policy
-from flowright.policy.prompt import render
+from flowright.policy.sampling import render
 from flowright.policy.tiny import (
     Encoded,
     Example,

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given, strategies as st
 from tiny_policy import VOCAB_SIZE, tiny_policy
 
-from flowright.policy.token_texts import WAITING, TokenTexts
+from flowright.policy.sampling import WAITING, TokenTexts
 
 POLICY = tiny_policy()
 TEXTS = TokenTexts(POLICY.tokenizer, POLICY.end_ids)

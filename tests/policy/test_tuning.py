@@ -22,7 +22,7 @@ from flowright.grpo.selfcheck import check_adapter, check_sampler, check_sharing
 from flowright.policy.local import LocalSampler
 from flowright.policy.lora import LoraLinear
 from flowright.policy.model import Policy, load_policy
-from flowright.policy.sampler import Sampling
+from flowright.policy.sampling import Sampling
 
 IDS = [60, 61, 62, 70]
 NF4 = pytest.param(

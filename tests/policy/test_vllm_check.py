@@ -12,9 +12,9 @@ from tiny_policy import checkpoint, tiny_policy
 from vllm_double import BASE, VllmDouble, configured, error
 
 from flowright.config.policy import LoraSection
-from flowright.policy.adapter import ADAPTER_FILE, CONFIG_FILE
-from flowright.policy.vllm.empty import empty_adapter
-from flowright.policy.vllm.servers import check_servers
+from flowright.policy.tuning import ADAPTER_FILE, CONFIG_FILE
+from flowright.policy.vllm.probe import empty_adapter
+from flowright.policy.vllm.server import check_servers
 
 
 async def checked(*servers: VllmDouble, model: str = BASE, **section: Any) -> list[str]:

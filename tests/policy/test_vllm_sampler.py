@@ -17,7 +17,7 @@ from vllm_double import BASE, VllmDouble, configured, error, model
 from flowright.core.errors import RunError, RunPaused, UserError
 from flowright.llm.counters import metrics_since
 from flowright.policy.model import Policy
-from flowright.policy.sampler import Sample, Sampling
+from flowright.policy.sampling import Sample, Sampling
 from flowright.policy.vllm.proof import Proof
 from flowright.policy.vllm.sampler import VllmSampler
 

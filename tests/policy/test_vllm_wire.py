@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from flowright.policy.sampler import Sampling
-from flowright.policy.vllm.wire import (
+from flowright.policy.sampling import Sampling
+from flowright.policy.vllm.requests import (
     BadReply,
     Drawn,
     ModelCard,

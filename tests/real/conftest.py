@@ -31,7 +31,7 @@ def large_folder() -> str:
     """SmolLM2-135M-Instruct's folder: ``FLOWRIGHT_SMOLLM2``, or where `smollm2-135m` comes from."""
     if given := os.environ.get("FLOWRIGHT_SMOLLM2"):
         return given
-    from flowright.policy.smollm2 import smollm2
+    from flowright.policy.base_models import smollm2
 
     return smollm2(ROOT / "data/cache")
 

@@ -13,9 +13,9 @@ from tiny_policy import shake, weights, whole_logits
 from flowright.config.policy import LoraSection, PolicySection, VllmSection
 from flowright.core.errors import RunError
 from flowright.policy.model import Policy, load_policy
-from flowright.policy.sampler import Sample, Sampling
+from flowright.policy.sampling import Sample, Sampling
 from flowright.policy.vllm.sampler import VllmSampler
-from flowright.policy.vllm.servers import check_servers
+from flowright.policy.vllm.server import check_servers
 
 pytestmark = pytest.mark.real
 

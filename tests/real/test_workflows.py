@@ -16,7 +16,7 @@ from flowright.environments.rollout import Completion
 from flowright.environments.workflow.reward import WorkflowRollouts, details_of
 from flowright.judging.build import build_judge
 from flowright.llm.client import ChatClient
-from flowright.policy.sampler import Sample
+from flowright.policy.sampling import Sample
 from flowright.sandbox import Sandbox
 from flowright.workflows.executor import Executor
 from flowright.workflows.grammar import fixed_workflows

@@ -16,6 +16,7 @@ from typing import Any
 import httpx2
 import openai
 import pytest
+from command_lines import command
 from judge_doubles import question
 
 from flowright.config.llm import FaultSection, LlmSection, SimulatedSection
@@ -432,9 +433,9 @@ def test_it_dies_with_a_parent_that_is_killed(tmp_path: Path, forked: str):
 def test_the_script_serves_any_openai_client(tmp_path: Path):
     tasks = tmp_path / "tasks.jsonl"
     write_tasks(tasks, TASKS)
-    command = [sys.executable, str(ROOT / "scripts/serve_simulated_llm.py")]
-    command += ["--tasks", str(tasks), "--port", "0", "--fault", "error_429=0.01"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    words = [sys.executable, str(ROOT / "scripts/serve_simulated_llm.py")]
+    words += ["--tasks", str(tasks), "--port", "0", "--fault", "error_429=0.01"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             first = process.stdout.readline()
@@ -462,9 +463,8 @@ def test_the_script_serves_any_openai_client(tmp_path: Path):
         (["--tasks", "x", "--bias", "position=much"], "name=number"),
     ],
 )
-def test_the_script_explains_mistakes(arguments: list[str], message: str):
-    command = [sys.executable, str(ROOT / "scripts/serve_simulated_llm.py"), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
+def test_the_command_explains_mistakes(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+):
+    assert command("simulate")(arguments) == 2
+    assert message in capsys.readouterr().err

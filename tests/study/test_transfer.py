@@ -20,7 +20,7 @@ from flowright.environments.base import make_environment
 from flowright.environments.registry import load_config
 from flowright.environments.rollout import Completion
 from flowright.evaluation.evaluator import keep_answers
-from flowright.policy.sampler import Sample
+from flowright.policy.sampling import Sample
 from flowright.runs.run_files import read_answers
 from flowright.study.cells import Run, cells_of, runs_of
 from flowright.study.command import StudyRequest, run_study

@@ -17,18 +17,20 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from command_lines import command
 from monitoring_run import make_run
 from rich.cells import cell_len
 from rich.console import Console
 
 from flowright.core.errors import RunError
 from flowright.core.formatting import duration
-from flowright.viewer.monitoring.live import find_run, main, read_keys
+from flowright.viewer.monitoring.live import find_run, read_keys
 from flowright.viewer.monitoring.screen import Screen, View
 from flowright.viewer.monitoring.server_health import Health, Watch, ask, read_metrics_page
 from flowright.viewer.monitoring.snapshot import Snapshot, load_rollouts, take_snapshot
 from flowright.viewer.rendering.terminal import ASCII, UNICODE, sparkline
 
+monitor = command("monitor")
 ROOT = Path(__file__).resolve().parents[2]
 HOSTILE = "\x1b[31m\x1b]0;owned\x07\x9b2J\u202e[bold]x[/bold]" + "漢" * 60
 
@@ -158,7 +160,7 @@ def test_the_newest_run_is_found_by_directory_and_by_name(tmp_path: Path) -> Non
 def test_printing_once_without_a_run_fails(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["--once", "--output-dir", str(tmp_path)]) == 2
+    assert monitor(["--once", "--output-dir", str(tmp_path)]) == 2
     out = capsys.readouterr()
     assert out.out == ""
     assert f"{tmp_path}: no run here yet; start one with " in out.err and "train.py" in out.err
@@ -169,7 +171,7 @@ def test_a_damaged_metrics_file_is_named(
 ) -> None:
     broken = make_run(tmp_path / "run", steps=2)
     (broken / "metrics.jsonl").write_text('{"step": 0}\nnot json\n{}\n')
-    assert main([str(broken), "--once"]) == 2
+    assert monitor([str(broken), "--once"]) == 2
     assert "metrics.jsonl:2: not JSON; take the line out" in capsys.readouterr().err
 
 
@@ -190,7 +192,7 @@ def test_the_shell_command_prints_plain_text_into_a_pipe(run: Path) -> None:
 
 
 def test_a_program_reads_what_a_watcher_sees(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(run), "--once", "--json"]) == 0
+    assert monitor([str(run), "--once", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["status"], told["step"], told["steps"]) == ("finished", 12, 12)
     assert told["simulated"] is True and told["run"] == str(run)

@@ -13,7 +13,7 @@ from flowright.core.errors import UserError
 from flowright.data.task import KINDS, Kind
 from flowright.llm.chat import Message
 from flowright.llm.replies import code_blocks
-from flowright.policy.prompt import CUT_MARKER, render
+from flowright.policy.sampling import CUT_MARKER, render
 from flowright.workflows.executor import Executor
 from flowright.workflows.grammar import (
     SHAPES,

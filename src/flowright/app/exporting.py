@@ -17,10 +17,7 @@ from flowright.core.errors import UserError
 from flowright.core.files import atomic_directory, check_writable
 from flowright.data.contamination import TrainedOn
 from flowright.evaluation.trained_judge import copy_judge_files
-from flowright.policy.export.card import Facts, card
-from flowright.policy.export.comparison import compare
-from flowright.policy.export.folder import dtype_of, fill
-from flowright.policy.export.hub import hub_token, push
+from flowright.policy.export.folder import Facts, card, compare, dtype_of, fill, hub_token, push
 from flowright.policy.export.model import Export, export_of
 from flowright.policy.export.source import Kind, Source, find_source
 

@@ -27,8 +27,7 @@ from flowright.grpo.tables import (
     OBJECTIVES,
     SCHEDULES,
 )
-from flowright.policy.origin import origin_of
-from flowright.policy.smollm2 import look_for_smollm2
+from flowright.policy.base_models import look_for_smollm2, origin_of
 from flowright.runs.checkpoints import find_damage, saved_checkpoints
 from flowright.runs.directory import check_checkpoints, check_path
 from flowright.runs.loggers import check_loggers

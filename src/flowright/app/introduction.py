@@ -17,9 +17,9 @@ from flowright.core.checkout import here
 from flowright.environments.base import Environment
 from flowright.evaluation.perplexity import HeldOutText
 from flowright.grpo.ranks import Ranks, Reporter
+from flowright.policy.base_models import origin_of
 from flowright.policy.memory import shape_of
 from flowright.policy.model import Policy
-from flowright.policy.origin import origin_of
 from flowright.runs.checkpoints import Best, step_name
 from flowright.runs.directory import RunDirectory
 

@@ -44,7 +44,7 @@ from flowright.environments.base import Environment, TaskSets, make_environment,
 from flowright.grpo.objectives import choices_of, resolved
 from flowright.grpo.problems import is_scaffolded, problems_of, shown_prompts
 from flowright.policy.memory import shape_of
-from flowright.policy.prompt import Tokenizer, fitting
+from flowright.policy.sampling import Tokenizer, fitting
 from flowright.runs.loggers import check_loggers
 
 SPARE_DISK = 2 << 30  # bytes beside the checkpoints

@@ -29,7 +29,7 @@ from flowright.environments.base import Environment, make_environment
 from flowright.environments.registry import load_config
 from flowright.environments.rollout import Completion, to_record
 from flowright.llm.fences import fenced
-from flowright.policy.sampler import Sample
+from flowright.policy.sampling import Sample
 from flowright.runs.run_files import HELD_OUT, rollout_steps, rollouts_path
 from flowright.viewer.rollout_records import index_entry, parse_record, read_lines, source_of
 

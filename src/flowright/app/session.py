@@ -64,12 +64,10 @@ from flowright.grpo.ranks import ONE, Follower, Ranks, Reporter, peers_of_passes
 from flowright.grpo.selfcheck import check_adapter, check_sampler, check_sharing
 from flowright.grpo.trainer import Trainer
 from flowright.llm.counters import Counters, metrics_since
+from flowright.policy.head import ScalarHead
 from flowright.policy.model import Policy, choose_device
 from flowright.policy.model_thread import on_model_thread
-from flowright.policy.prompt import fitting
-from flowright.policy.sampler import Sampler
-from flowright.policy.scalar import ScalarHead
-from flowright.policy.token_texts import TokenTexts
+from flowright.policy.sampling import Sampler, TokenTexts, fitting
 from flowright.runs.checkpoints import saved_checkpoints
 from flowright.runs.directory import RunDirectory
 from flowright.runs.run_files import EVALUATION, VALIDATION
@@ -120,7 +118,7 @@ def _resume_hint(path: Path) -> str:
     return "nothing was trained yet, start again"
 
 
-async def _opened_policy(
+async def _prepare_policy(
     start: Start, console: Console, ranks: Ranks, sampled: bool
 ) -> tuple[Start, Policy, HeldOutText | None]:
     """Open and check the policy; return the start with what it decides, and the held-out text."""
@@ -160,7 +158,7 @@ async def _run(start: Start, run: RunDirectory | Follower, console: Console, ran
     await check_samplers(config)
     async with AsyncExitStack() as opened:
         await opened.enter_async_context(environment.open([*tasks.train, *tasks.val]))
-        start, policy, text = await _opened_policy(start, console, ranks, sampled=True)
+        start, policy, text = await _prepare_policy(start, console, ranks, sampled=True)
         config, tasks = start.config, start.tasks
         samplers = open_samplers(config, policy, ranks=ranks)
         sampler, before = await opened.enter_async_context(samplers)
@@ -207,7 +205,7 @@ async def _run_on_fixed_data(
     start: Start, run: RunDirectory | Follower, console: Console, ranks: Ranks
 ) -> None:
     """Train, and measure on all held-out tasks before and after. No sampler and no large model."""
-    start, policy, text = await _opened_policy(start, console, ranks, sampled=False)
+    start, policy, text = await _prepare_policy(start, console, ranks, sampled=False)
     config, environment, tasks = start.config, start.environment, start.tasks
     source = FixedData(config, environment, policy, tasks.train)
     learner = Learner(policy, config.grpo, 1.0, config.seed, ranks)

@@ -39,9 +39,9 @@ from flowright.grpo.batch import Group
 from flowright.grpo.fixed_data import completion_group
 from flowright.grpo.learner import Learner
 from flowright.grpo.selfcheck import check_sharing
+from flowright.policy.base_models import Origin, origin_of
 from flowright.policy.model import Policy, choose_device, load_policy
-from flowright.policy.origin import Origin, origin_of
-from flowright.policy.sampler import Sample
+from flowright.policy.sampling import Sample
 
 Way = tuple[str, ...]
 """What a completion is made of, by the environment's ``mix``; its text where that says nothing."""

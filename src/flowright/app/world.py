@@ -19,17 +19,15 @@ from flowright.data.task import Task
 from flowright.environments.base import Environment, TaskSets
 from flowright.grpo.ranks import ONE, Ranks
 from flowright.llm.chat import Message
+from flowright.policy.base_models import HUB, converted, packaged, smollm2
 from flowright.policy.local import LocalSampler
 from flowright.policy.memory import wave_tokens
-from flowright.policy.model import Policy, choose_device, load_policy
-from flowright.policy.prompt import Tokenizer, render, template_ids, template_text
-from flowright.policy.sampler import Sampler
-from flowright.policy.sharding import shard
-from flowright.policy.smollm2 import HUB, converted, packaged, smollm2
+from flowright.policy.model import Policy, choose_device, load_policy, shard
+from flowright.policy.sampling import Sampler, Tokenizer, render, template_ids, template_text
 from flowright.policy.tiny import Example, tiny_checkpoint
-from flowright.policy.vllm.empty import empty_adapter
+from flowright.policy.vllm.probe import empty_adapter
 from flowright.policy.vllm.sampler import VllmSampler
-from flowright.policy.vllm.servers import check_servers
+from flowright.policy.vllm.server import check_servers
 
 Progress = Callable[[int, int, object], None]
 """Called with steps done, steps in all, and a note."""

@@ -69,6 +69,31 @@ _TYPES = {
 _VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}")
 
 
+PRESETS = Path(__file__).resolve().parents[1] / "presets"
+"""The files of ``config/``, as the package carries them."""
+
+
+def find_config(path: Path | str) -> Path:
+    """A file as it is; else the one of ``config/``, here or in the package, that is meant by a name
+    (``quickstart``, ``study/quick``) or by its path there. Raises ConfigError for other names."""
+    path = Path(path)
+    if path.is_file() or path.is_absolute():
+        return path
+    inner = path.relative_to("config") if path.parts[:1] == ("config",) else path
+    if inner == path and path.suffix:
+        return path
+    inner = inner if inner.suffix else inner.with_name(f"{inner.name}.yaml")
+    for folder in (Path("config"), PRESETS):
+        if (folder / inner).is_file():
+            return folder / inner
+    if path.suffix:
+        return path
+    names = [str(found.relative_to(PRESETS).with_suffix("")) for found in PRESETS.rglob("*.yaml")]
+    raise ConfigError(
+        f"{path}: neither a file nor a name in config/{suggest(str(path), sorted(names))}"
+    )
+
+
 def read_yaml(
     path: Path, environment: Mapping[str, str] | None = None, expanded: bool = True
 ) -> dict[str, Any]:
@@ -166,8 +191,9 @@ class Values:
 
 
 def read_values(path: Path | None, overrides: Sequence[str] = ()) -> Values:
-    """Read a YAML file and put the overrides over it. Raises ConfigError for a file that cannot be
-    read."""
+    """Read a YAML file (or the one of a name, by :func:`find_config`) and put the overrides over
+    it. Raises ConfigError for a file that cannot be read."""
+    path = path and find_config(path)
     data = {} if path is None else read_yaml(path)
     problems: list[str] = []
     overridden: set[str] = set()
@@ -300,6 +326,7 @@ def judge_reward(
 
 def load_models(path: Path) -> Mapping[str, ModelEntry]:
     """The models of an LLM file, by name. Raises ConfigError with one line per mistake."""
+    path = find_config(path)
     try:
         return LlmFile.model_validate(read_yaml(path)).models
     except ValidationError as error:

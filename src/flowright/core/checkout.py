@@ -1,5 +1,5 @@
-"""This checkout's own commands: as they are typed from where the reader stands, and the environment
-in which a Python that this one starts finds the package. Nothing is run here.
+"""Command lines to print, as they work in the working directory, and the environment in which a
+child Python finds the package. Nothing is run here.
 
 The package need not be installed: the entry points put ``src`` on their own path, and what they
 start as ``python -m flowright...`` inherits it from :func:`child_environment`.
@@ -17,11 +17,46 @@ SOURCE = Path(__file__).resolve().parents[2]
 CHECKOUT = SOURCE.parent
 
 
+SCRIPTS = {
+    "train.py": "train",
+    "scripts/evaluate.py": "evaluate",
+    "scripts/warm_start.py": "warm-start",
+    "scripts/export_model.py": "export",
+    "scripts/view.py": "view",
+    "scripts/make_report.py": "report",
+    "scripts/replay.py": "replay",
+    "scripts/run_workflow.py": "ask",
+    "scripts/serve_policy.py": "serve",
+    "scripts/serve_simulated_llm.py": "simulate",
+    "scripts/download_all_datasets.py": "data download",
+    "scripts/create_mixed_dataset.py": "data mix",
+    "scripts/judge_training/make_preferences.py": "data preferences",
+    "scripts/judge_training/make_transcripts.py": "data transcripts",
+    "scripts/instructions/draw_constraints.py": "data constraints",
+    "scripts/examine_judge.py": "judge exam",
+    "scripts/evaluate_judge.py": "judge benchmark",
+    "scripts/calibrate_judge.py": "judge calibrate",
+    "scripts/judge_file.py": "judge score",
+    "scripts/serve_judge.py": "judge serve",
+    "scripts/evaluate_instructions.py": "instructions evaluate",
+    "scripts/generate_responses.py": "instructions generate",
+    "scripts/score_responses.py": "instructions score",
+    "monitor.sh": "monitor",
+}
+"""Files of a checkout, and the subcommands of ``flowright`` that they run."""
+
+
 def here(command: str) -> str:
-    """A command written for the root of the checkout and a plain ``python``, such as ``python
-    train.py --config config/quickstart.yaml``, as it works in the working directory and with the
-    Python that runs. Words are a shell's: a path that may hold a space comes quoted."""
-    return " ".join(_word(word) for word in shlex.split(command))
+    """A command line, such as ``python train.py --config config/quickstart.yaml``, as it works in
+    the working directory with the running Python. Without a checkout, or if the running program is
+    ``flowright``, scripts become its subcommands. Words are a shell's: quote paths with spaces."""
+    words = shlex.split(command)
+    if Path(sys.argv[0]).name == "flowright" or not (CHECKOUT / "train.py").is_file():
+        if words[1] == "-m":
+            return shlex.join([*words[2].split("."), *words[3:]])
+        if words[1] in SCRIPTS:
+            return shlex.join(["flowright", *SCRIPTS[words[1]].split(), *words[2:]])
+    return " ".join(_word(word) for word in words)
 
 
 def child_environment() -> dict[str, str]:

@@ -20,7 +20,7 @@ from flowright.environments.rollout import Completion, Rollout, outcome_metrics
 from flowright.judging.verdict import Judge, JudgeQuery
 from flowright.llm.chat import Message
 from flowright.llm.counters import Counters
-from flowright.policy.prompt import Prompt, Tokenizer, render
+from flowright.policy.sampling import Prompt, Tokenizer, render
 
 TokenCount = Callable[[Sequence[Message]], int]
 """Tokens of messages in a chat template, with what begins the reply. Raises DataError for messages
@@ -54,10 +54,10 @@ class Demonstration:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """A conversation to learn from, which ends with an answer, and its weight in the loss. Of two
-    that are compared the one with the larger weight is better, by as much as they differ.
-    ``every_turn``: the answers before the last are learned, too."""
+class TrainingConversation:
+    """A conversation of fixed data, which ends with an answer, and its weight in the loss. Of two
+    that are compared the one with the larger weight is better, by the difference. ``every_turn``:
+    the answers before the last are trained on, too."""
 
     messages: Sequence[Message]
     weight: float = 1.0
@@ -209,9 +209,9 @@ class Environment:
             "policy's cold start; set strategy_model to another model"
         )
 
-    def given(self, task: Task) -> Sequence[Given]:
-        """What the data gives for a task, where ``grpo.loss`` learns from that and nothing is
-        sampled: a conversation, or the two that are compared."""
+    def training_conversations(self, task: Task) -> Sequence[TrainingConversation]:
+        """Return the task's conversations where ``grpo.loss`` trains on fixed data and nothing is
+        sampled: one, or the two that are compared."""
         raise ConfigError(
             f"environment {self.config.environment}: its data gives no answers to learn from; "
             f"grpo.loss: {self.config.grpo.loss} needs some"

@@ -126,10 +126,11 @@ def _validated(values: Values) -> Config:
 def load_config(path: Path | str, overrides: Sequence[str] = ()) -> Config:
     """Read a config file, apply ``key.sub=value`` overrides, check everything.
 
-    Raises ConfigError with one line per mistake.
+    ``path`` may be the name of a file in ``config/``, such as ``quickstart``. Raises ConfigError
+    with one line per mistake.
     """
-    source = shlex.join([str(path), *overrides])
-    return _validated(read_values(Path(path), overrides)).read_from(source)
+    values = read_values(Path(path), overrides)
+    return _validated(values).read_from(shlex.join([str(values.path), *overrides]))
 
 
 def make_config(values: Mapping[str, Any] | None = None, **keys: Any) -> Config:

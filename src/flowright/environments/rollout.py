@@ -15,7 +15,7 @@ from flowright.data.task import Task
 from flowright.grading import Gold
 from flowright.judging.audit import audit
 from flowright.judging.verdict import Verdict
-from flowright.policy.sampler import Sample
+from flowright.policy.sampling import Sample
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -15,7 +15,7 @@ from flowright.environments.rollout import Completion
 from flowright.evaluation.evaluator import Row, make_row, rollout_all, row_of
 from flowright.evaluation.ledger import Ledger, Where
 from flowright.evaluation.perplexity import TextScore
-from flowright.policy.sampler import Sample
+from flowright.policy.sampling import Sample
 
 PERPLEXITY, LENGTH = "perplexity", "completion_tokens"
 

@@ -25,8 +25,7 @@ from flowright.grpo.problems import draw_samples, problems_of
 from flowright.grpo.ranks import ONE, Ranks, interleaved
 from flowright.policy.model import Policy
 from flowright.policy.model_thread import on_model_thread
-from flowright.policy.prompt import Prompt
-from flowright.policy.sampler import Sample, Sampler, Sampling
+from flowright.policy.sampling import Prompt, Sample, Sampler, Sampling
 from flowright.runs.run_files import write_answers
 
 AT_ONCE = 256

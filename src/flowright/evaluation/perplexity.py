@@ -10,6 +10,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from flowright.config.grpo import GrpoSection
+from flowright.config.loading import find_config
 from flowright.config.root import Config
 from flowright.core.errors import DataError
 from flowright.data.row_files import Documents, read_documents
@@ -87,7 +88,7 @@ def open_text(config: Config, policy: Policy, ranks: Ranks = ONE) -> HeldOutText
     positions = getattr(policy.causal_lm.config, "max_position_embeddings", None)
     longest = config.policy.max_prompt_tokens + config.policy.max_new_tokens
     longest = min(longest, positions or longest)
-    documents = read_documents(section.text)
+    documents = read_documents(find_config(section.text))
     windows, cut = windows_of(documents.texts, policy.tokenizer, longest, section.text_tokens)
     if not windows:
         raise DataError(f"evaluation.text: {section.text} has no two tokens in a row")

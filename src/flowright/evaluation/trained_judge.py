@@ -49,15 +49,14 @@ from flowright.judging.trained.calibration import FILE as CALIBRATION, Calibrati
 from flowright.judging.trained.scalar_judge import ScalarJudge, ServedScalarJudge
 from flowright.llm.chat import Message, RequestRefused, Usage
 from flowright.llm.client import ChatClient
-from flowright.policy.adapter import CONFIG_FILE
 from flowright.policy.export.model import export_of
 from flowright.policy.export.source import Kind, Source, find_source
+from flowright.policy.head import prepare_scalar
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy, choose_device, policy_of
 from flowright.policy.model_thread import RequestBatcher
-from flowright.policy.prompt import template_ids
-from flowright.policy.sampler import Sample, Sampling
-from flowright.policy.scalar import prepare_scalar
+from flowright.policy.sampling import Sample, Sampling, template_ids
+from flowright.policy.tuning import CONFIG_FILE
 
 TEXTS_AT_ONCE = 64
 

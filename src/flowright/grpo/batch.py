@@ -20,9 +20,8 @@ from flowright.grpo.problems import ShownPrompt, is_scaffolded
 from flowright.grpo.ranks import interleaved
 from flowright.policy.layout import to_device
 from flowright.policy.model import Policy
-from flowright.policy.prefix.chunks import chunks
-from flowright.policy.prompt import Prompt
-from flowright.policy.sampler import Sample
+from flowright.policy.prefix.tree import chunks
+from flowright.policy.sampling import Prompt, Sample
 
 Place = tuple[int, int]
 """A sample's task and its attempt, both by number in the batch."""
@@ -149,7 +148,7 @@ class Group:
 
     @property
     def completions(self) -> list[Sequence[int]]:
-        """Token ids of the samples (:class:`flowright.policy.prefix.chunks.PromptGroup`)."""
+        """Token ids of the samples (:class:`flowright.policy.prefix.tree.PromptGroup`)."""
         return [sample.token_ids for sample in self.samples]
 
 
@@ -315,3 +314,7 @@ def sample_logprobs(
         kept_N = to_device(torch.tensor([kept for mask in masks for kept in mask]), hidden_N.device)
         hidden_N, target_N = hidden_N[kept_N], target_N[kept_N]
     return policy.head.logprobs(hidden_N, target_N, temperature, with_entropy)
+
+
+def unscored_share(rollouts: Sequence[Rollout]) -> float:
+    return sum(rollout.reward.value is None for rollout in rollouts) / len(rollouts)

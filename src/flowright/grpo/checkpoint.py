@@ -25,10 +25,10 @@ from flowright.core.errors import RunError
 from flowright.core.files import atomic_directory, disk_errors, write_json
 from flowright.data.contamination import TrainedOn
 from flowright.grpo.learner import Learner
-from flowright.grpo.pipeline import Pending, Source, SourceState, Waiting
+from flowright.grpo.pipeline import Source, SourceState, Waiting
 from flowright.grpo.ranks import Follower, Ranks, Reporter, interleaved
 from flowright.policy.model import Policy
-from flowright.policy.sampler import Sample
+from flowright.policy.sampling import Sample
 from flowright.runs.checkpoints import (
     FORMAT,
     Best,
@@ -45,19 +45,12 @@ from flowright.runs.run_files import read_metrics
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """The state that a run goes on from: the last completed step, damaged checkpoints passed over,
-    and the samples that waited for the learner (:class:`flowright.grpo.pipeline.SourceState`).
-
-    ``pending`` is None for a format that kept no prompts with the samples. ``tasks_hash``: of the
-    problems then. ``remembered``: the memory of each rank's environment.
-    """
+    """A loaded checkpoint: its step, the source's state, and damaged checkpoints passed over."""
 
     step: int
     path: Path
     passed_over: tuple[str, ...]
-    pending: Pending | None
-    tasks_hash: str | None = None
-    remembered: Sequence[Any] = ()
+    state: SourceState
 
 
 @dataclass(slots=True)
@@ -93,13 +86,14 @@ class Saves:
         shares = await self.ranks.all_gather(self.source.state(step))
         everywhere = [n for n in shares[0].pending if all(n in share.pending for share in shares)]
         pending = {n: interleaved([share.pending[n] for share in shares]) for n in everywhere}
+        remembered = [share.remembered for share in shares]
         if self.ranks.is_first:
             root, keep = self.run.checkpoints_path, self.config.run.keep_checkpoints
-            remembered = [share.remembered for share in shares]
-            about = Surroundings(
-                pending, self.source.tasks_hash, remembered, self._all_trained_on()
+            state = SourceState(pending, remembered, self.source.tasks_hash)
+            trained_on = self._all_trained_on()
+            save_checkpoint(
+                root, step, self.policy, self.learner, keep, state, trained_on, self.best
             )
-            save_checkpoint(root, step, self.policy, self.learner, keep, about, self.best)
 
     def _all_trained_on(self) -> TrainedOn | None:
         """The data of this run, of the run before a resume and of its base model; also written to
@@ -126,7 +120,7 @@ class Saves:
         state = await self.ranks.broadcast(state)
         if not self.ranks.is_first:
             take_over(state, self.policy, self.learner)
-        lines = self.source.restore(SourceState(restored.pending or {}, restored.remembered))
+        lines = self.source.restore(restored.state)
         self.run.resume_after(restored.step)
         self.best = await self.ranks.broadcast(self._best_before())
         self._say(restored, lines)
@@ -158,9 +152,9 @@ class Saves:
             f"resumed from {restored.path} (step {step})",
             *(f"not as before: {change}" for change in self.run.changes),
         ]
-        if restored.pending is None:
+        if restored.state.outdated:
             shown.append("dropped samples that waited: an older version kept no prompts with them")
-        if restored.tasks_hash not in (None, self.source.tasks_hash):
+        if restored.state.tasks_hash not in (None, self.source.tasks_hash):
             shown.append(
                 f"not as before: the problems to train on; step {step + 1} takes its place in the "
                 "order of the new ones, so that an epoch may repeat some and miss others"
@@ -169,41 +163,32 @@ class Saves:
             self.reporter.say(line)
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """Content of a checkpoint beside policy and learner; see :class:`Restored`."""
-
-    pending: Pending = field(default_factory=dict)
-    tasks_hash: str | None = None
-    remembered: Sequence[Any] = ()
-    trained_on: TrainedOn | None = None
-
-
 def save_checkpoint(
     root: Path,
     step: int,
     policy: Policy,
     learner: Learner,
     keep: int,
-    surroundings: Surroundings = Surroundings(),
+    state: SourceState | None = None,
+    trained_on: TrainedOn | None = None,
     best: Best | None = None,
 ) -> Path:
     """Write ``root/step_NNNNNN`` and drop all but the ``keep`` newest and the ``best``. Raises
     RunError (a full disk) and then leaves the older ones as they were."""
-    path = root / step_name(step)
+    path, state = root / step_name(step), state or SourceState()
     with atomic_directory(path) as part:
         policy.save(part / policy.tuning.folder)
         about = {
             "pending": {
                 number: [asdict(waiting) for waiting in waiting_P]
-                for number, waiting_P in surroundings.pending.items()
+                for number, waiting_P in state.pending.items()
             },
-            "tasks_hash": surroundings.tasks_hash,
-            "remembered": json.dumps(list(surroundings.remembered), allow_nan=False),
+            "tasks_hash": state.tasks_hash,
+            "remembered": json.dumps(list(state.remembered or ()), allow_nan=False),
         }
         (part / "trainer.pt").write_bytes(_saved(learner, step=step, **about))
-        if surroundings.trained_on is not None:
-            surroundings.trained_on.write(part)
+        if trained_on is not None:
+            trained_on.write(part)
         files = sorted(path for path in part.rglob("*") if path.is_file())
         hashes = {str(file.relative_to(part)): sha256_of(file) for file in files}
         manifest = {"format": FORMAT, "step": step, "quantised": policy.quantised}
@@ -241,10 +226,9 @@ def restore(
             f"{path}: its trainer.pt does not fit this run ({type(error).__name__}: {first}); "
             "resume with the configuration and the version that wrote it"
         ) from error
-    dropped = not known and state.get("pending")
-    return Restored(
-        step, path, tuple(passed_over), None if dropped else pending, problems, remembered
-    )
+    outdated = not known and bool(state.get("pending"))
+    found = SourceState(pending, remembered, problems, outdated)
+    return Restored(step, path, tuple(passed_over), found)
 
 
 def _waiting(fields: Mapping[str, Any]) -> Waiting:

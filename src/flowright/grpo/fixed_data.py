@@ -9,16 +9,16 @@ from flowright.config.root import Config
 from flowright.core.errors import DataError
 from flowright.data.mixture import Mixture
 from flowright.data.task import Task
-from flowright.environments.base import Environment, Given
+from flowright.environments.base import Environment, TrainingConversation
 from flowright.grpo.batch import Group, Trained
 from flowright.grpo.learner import Learner
 from flowright.grpo.pipeline import Enter, Source, StepBatch
 from flowright.grpo.step_record import length_metrics
 from flowright.llm.chat import Message
+from flowright.policy.head import ScalarHead
 from flowright.policy.model import Policy
 from flowright.policy.model_thread import on_model_thread
-from flowright.policy.prompt import Tokenizer, render, template_ids, template_text
-from flowright.policy.scalar import ScalarHead
+from flowright.policy.sampling import Tokenizer, render, template_ids, template_text
 
 
 class FixedData(Source):
@@ -72,13 +72,13 @@ def groups_of(
 ) -> list[Group]:
     """Return a task's groups: of two conversations that are ``compared``, or of conversations.
     Raises DataError as :func:`pair_group` and :func:`conversation_groups`."""
-    conversations = environment.given(task)
+    conversations = environment.training_conversations(task)
     if compared:
         return [pair_group(conversations, tokenizer)]
     return [group for one in conversations for group in conversation_groups(one, tokenizer)]
 
 
-def conversation_groups(conversation: Given, tokenizer: Tokenizer) -> list[Group]:
+def conversation_groups(conversation: TrainingConversation, tokenizer: Tokenizer) -> list[Group]:
     """Return the group of a conversation whose last answer is trained on, token by token, or all
     its answers (``every_turn``). The prompt is the one that a sampler would get.
 
@@ -92,7 +92,9 @@ def conversation_groups(conversation: Given, tokenizer: Tokenizer) -> list[Group
     wanted = ends if conversation.every_turn else ends[-1:]
     parts = _parts(conversation, wanted, tokenizer)
     if parts is None:
-        alone = (Given(conversation.messages[:end], conversation.weight) for end in wanted)
+        alone = (
+            TrainingConversation(conversation.messages[:end], conversation.weight) for end in wanted
+        )
         return [group for one in alone for group in conversation_groups(one, tokenizer)]
     prompt, *rest = [tokenizer.encode(part, add_special_tokens=False) for part in parts]
     ids, learned = list[int](), list[bool]()
@@ -131,7 +133,9 @@ def merged_groups(groups: Sequence[Group]) -> list[Group]:
     ]
 
 
-def _parts(conversation: Given, wanted: Sequence[int], tokenizer: Tokenizer) -> list[str] | None:
+def _parts(
+    conversation: TrainingConversation, wanted: Sequence[int], tokenizer: Tokenizer
+) -> list[str] | None:
     """Split into the text before the first wanted answer, that answer, the text up to the next...
     None where the template renders more turns with another beginning than fewer."""
     texts: list[str] = []
@@ -155,7 +159,7 @@ def _answer_length(ids: Sequence[int], tokenizer: Tokenizer) -> int:
     return last[-1] if last else len(ids)
 
 
-def pair_group(pair: Sequence[Given], tokenizer: Tokenizer) -> Group:
+def pair_group(pair: Sequence[TrainingConversation], tokenizer: Tokenizer) -> Group:
     """Return the group of two conversations whose last tokens are scored. Raises DataError as
     :func:`scored_group`, and for other than two conversations."""
     if len(pair) != 2:

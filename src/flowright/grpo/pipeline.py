@@ -30,19 +30,17 @@ from flowright.grpo.batch import (
     penalised,
     requested,
     trained_groups,
+    unscored_share,
     whole,
     whole_groups,
 )
 from flowright.grpo.learner import Learner
 from flowright.grpo.problems import Fitting, Problem, draw_samples, problems_of, shown_prompts
 from flowright.grpo.ranks import ONE, Ranks
-from flowright.grpo.safeguards import unscored_share
 from flowright.grpo.step_record import batch_metrics, rollout_records, sample_texts
 from flowright.llm.counters import metrics_since
 from flowright.policy.model_thread import on_model_thread
-from flowright.policy.prompt import Prompt
-from flowright.policy.sampler import Sample, Sampler, Sampling
-from flowright.policy.token_texts import TokenTexts
+from flowright.policy.sampling import Prompt, Sample, Sampler, Sampling, TokenTexts
 
 SEED_STRIDE = 1_000_003
 """Distance between the sampling seeds of runs: more than any run has steps."""
@@ -53,8 +51,8 @@ ROUND_STRIDE = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A problem's samples that wait for the learner. ``asked`` is a hash of their prompts and
-    sampling settings: a resumed run drops samples of others."""
+    """A problem's samples that wait for the learner. ``asked`` (a name in checkpoints) is a
+    hash of their prompts and sampling settings: a resumed run drops samples of others."""
 
     task_id: str
     asked: str
@@ -67,11 +65,14 @@ Pending = Mapping[int, Sequence[Waiting]]
 
 @dataclass(frozen=True, slots=True)
 class SourceState:
-    """The samples that wait for the learner, and what the environment remembers: of one rank, or in
-    a checkpoint of all, and then a list of the ranks' memories."""
+    """The samples that wait for the learner, and the environment's memory: of one rank; or of all
+    in a checkpoint, and then a list of their memories, with a hash of the problems trained on.
+    ``outdated``: samples were dropped, of a format without hashes of their prompts."""
 
     pending: Pending = field(default_factory=dict)
     remembered: Any = None
+    tasks_hash: str | None = None
+    outdated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,15 +305,15 @@ class Pipeline(Source):
 
     def _take_up(self, number: int, waiting_P: Sequence[Waiting]) -> str:
         problems_P = self._problems(list(enumerate(self._tasks(number))), number)
-        asked_P = [(problem.task.id, self._fingerprint(problem)) for problem in problems_P]
+        wanted_P = [(problem.task.id, self._fingerprint(problem)) for problem in problems_P]
         fit = {
             place: list(waiting.samples)
-            for place, (waiting, asked) in enumerate(zip(waiting_P, asked_P, strict=False))
-            if (waiting.task_id, waiting.asked) == asked
+            for place, (waiting, wanted) in enumerate(zip(waiting_P, wanted_P, strict=False))
+            if (waiting.task_id, waiting.asked) == wanted
             and len(waiting.samples) == self._config.grpo.group_size
             and all(sample.version >= number - 1 - self._ahead for sample in waiting.samples)
         }
-        mine = self._ranks.mine(range(len(asked_P)))
+        mine = self._ranks.mine(range(len(wanted_P)))
         self._kept[number] = {place: fit[place] for place in mine if place in fit}
         lost = [waiting for place, waiting in enumerate(waiting_P) if place not in fit]
         if not lost:
@@ -342,11 +343,11 @@ class Pipeline(Source):
     def _fingerprint(self, problem: Problem) -> str:
         policy = self._config.policy
         how = (policy.temperature, policy.top_p, policy.max_new_tokens)
-        asked = hashlib.sha256(str(how).encode())
+        digest = hashlib.sha256(str(how).encode())
         for form in problem.forms:
             for token_ids in (form.prompt.token_ids, *(shown.token_ids for shown in form.shown)):
-                asked.update(f" {list(token_ids)}".encode())
-        return asked.hexdigest()
+                digest.update(f" {list(token_ids)}".encode())
+        return digest.hexdigest()
 
     def _problems(self, places: Sequence[tuple[int, Task]], step: int) -> list[Problem]:
         grpo, bare_P = self._config.grpo, problems_of(self.environment, self._encode, places)

@@ -12,9 +12,8 @@ from flowright.data.task import Task
 from flowright.environments.base import Environment
 from flowright.environments.rollout import Completion
 from flowright.llm.chat import Message
-from flowright.policy.prompt import Prompt
-from flowright.policy.sampler import Sample, Sampler, Sampling
-from flowright.policy.vllm.servers import all_of
+from flowright.policy.sampling import Prompt, Sample, Sampler, Sampling
+from flowright.policy.vllm.server import all_of
 
 FORM_STRIDE = 1 << 20
 """Distance between a task's forms among the draws of a batch: more than a batch has tasks."""

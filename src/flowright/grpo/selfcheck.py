@@ -18,13 +18,12 @@ from torch import Tensor
 from flowright.config.grpo import GrpoSection
 from flowright.core.errors import ConfigError, RunError
 from flowright.grpo.batch import Group, Trained, drawn_groups, sample_logprobs, score
+from flowright.policy.head import ScalarHead
 from flowright.policy.local import LocalSampler
 from flowright.policy.lora import LoraLinear
 from flowright.policy.model import Policy
-from flowright.policy.prefix.chunks import chunks
-from flowright.policy.prefix.tree import SHORTEST_TEMPLATE
-from flowright.policy.sampler import Sampling
-from flowright.policy.scalar import ScalarHead
+from flowright.policy.prefix.tree import SHORTEST_TEMPLATE, chunks
+from flowright.policy.sampling import Sampling
 
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
 """Largest difference of a gradient over its largest entry. Half precision rounds each product."""

@@ -18,8 +18,7 @@ from flowright.grpo.advantages import GroupAdvantages
 from flowright.grpo.batch import Batch, Place
 from flowright.grpo.objectives import Terms
 from flowright.grpo.problems import ShownPrompt, is_scaffolded
-from flowright.policy.sampler import Sample
-from flowright.policy.token_texts import TokenTexts
+from flowright.policy.sampling import Sample, TokenTexts
 
 TOKENS = "token_logprobs"
 DIGITS = 4

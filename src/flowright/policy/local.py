@@ -20,9 +20,14 @@ from flowright.policy.layout import to_device
 from flowright.policy.model import Policy
 from flowright.policy.model_thread import on_model_thread
 from flowright.policy.packed import WORTH_STEPS, packed_meanwhile
-from flowright.policy.plain_decoding import PlainDecoding, plain_decoding
-from flowright.policy.prefix.decoding import SharedDecoding, apart_length, shared_decoding
-from flowright.policy.sampler import Sample, Sampling
+from flowright.policy.prefix.decoding import (
+    PlainDecoding,
+    SharedDecoding,
+    apart_length,
+    plain_decoding,
+    shared_decoding,
+)
+from flowright.policy.sampling import Sample, Sampling
 
 _BLOCK = 256
 
@@ -102,7 +107,7 @@ class LocalSampler:
         sampling: Sampling,
         places: Sequence[int] | None = None,
     ) -> list[list[Sample]]:
-        """See :class:`flowright.policy.sampler.Sampler`.
+        """See :class:`flowright.policy.sampling.Sampler`.
 
         The event loop goes on meanwhile. A cancelled call ends with its next token, and returns
         when the weights are back in place.

@@ -22,11 +22,11 @@ from torch import nn
 
 from flowright.config.grpo import GrpoSection
 from flowright.config.policy import LoraSection, PolicySection
-from flowright.policy.full import plain_name
 from flowright.policy.head import rows_at_once
+from flowright.policy.lora import BITS
 from flowright.policy.packed import LEAST
 from flowright.policy.prefix.decoding import PREFILL_TOKENS
-from flowright.policy.quantised import BITS
+from flowright.policy.tuning import plain_name
 
 FLOAT = 4
 BYTES = {"float32": FLOAT, "bfloat16": 2}

@@ -6,12 +6,16 @@ and no loss here.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
@@ -22,12 +26,9 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from flowright.config.policy import PolicySection
 from flowright.core.errors import ConfigError
-from flowright.policy.adapter import add_adapter
-from flowright.policy.full import FullTuning
-from flowright.policy.head import Head, head_of
-from flowright.policy.quantised import quantise
-from flowright.policy.scalar import NAME as SCALAR, ScalarHead, prepare_scalar
-from flowright.policy.tuning import Tuning
+from flowright.policy.head import SCALAR as SCALAR, Head, ScalarHead, head_of, prepare_scalar
+from flowright.policy.lora import quantise
+from flowright.policy.tuning import FullTuning, Tuning, add_adapter
 
 
 class Peers:
@@ -44,7 +45,7 @@ class Peers:
 @dataclass(frozen=True, slots=True)
 class Policy:
     """A causal language model of which something is trained, and its tokenizer. Where the weights
-    of its layers are split among several ``gpus`` (:mod:`flowright.policy.sharding`), all ``peers``
+    of its layers are split among several ``gpus`` (:mod:`flowright.policy.model`), all ``peers``
     run the same passes. Who trains or samples it need not know what of it is trained."""
 
     tuning: Tuning
@@ -207,3 +208,26 @@ def recomputing(policy: Policy) -> Iterator[None]:
     finally:
         for layer in layers:
             layer.training = False
+
+
+def shard(policy: Policy, device: torch.device, gpus: int, processes: int, peers: Peers) -> Policy:
+    """The same policy with its layers' weights split among ``gpus`` processes of each node, on
+    their devices. Called by all ``processes`` of the run, with a policy that is on the CPU: one
+    layer at a time is whole on a GPU."""
+    if device.type == "cuda":
+        device = torch.device("cuda", torch.cuda.current_device())
+    mesh = init_device_mesh(device.type, (processes // gpus, gpus), mesh_dim_names=("node", "gpu"))
+    decoder: Any = policy.causal_lm.model
+    whole = set(policy.trainable())
+    for layer in decoder.layers:
+        fully_shard(layer, mesh=mesh["gpu"], ignored_params=whole)
+    # The root has no weights of its own: it is what the layers' gathering has in common.
+    fully_shard(decoder, mesh=mesh["gpu"], ignored_params=set(decoder.parameters()))
+    # Left to itself, FSDP takes what is gathered next from the order of the forward passes, and
+    # there are several before one backward. Nothing comes after the first layer, which is there.
+    for following, layer in pairwise([decoder.layers[0], *decoder.layers]):
+        layer.set_modules_to_backward_prefetch([following])
+    for tensor in chain(policy.model.parameters(), policy.model.buffers()):
+        if not isinstance(tensor, DTensor):
+            tensor.data = tensor.data.to(device)
+    return replace(policy, device=device, gpus=gpus, peers=peers)

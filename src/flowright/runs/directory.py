@@ -17,7 +17,7 @@
       plan.json               what the run was planned to take, and what it took
       tensorboard/            event files
       loggers.json            the name by which the packages of run.loggers know the run
-      wandb/                  W&B's own files, unless WANDB_DIR says where
+      wandb/                  W&B's own files, unless WANDB_DIR names a folder
       checkpoints/step_000010/
       replaced/step_000010/   what a resume at that step replaced: settings, metrics, rollouts
       report.html

@@ -1,7 +1,7 @@
-"""The simulator behind the OpenAI protocol: a Starlette application, its faults and its latency.
+"""The simulator as a Starlette application, with its faults and its latency.
 
-Chat completions (whole or streamed), the list of models, and a health check; nothing else of the
-protocol. Every reply carries ``"system_fingerprint": "simulated"``.
+Chat completions (whole or streamed), the list of models, and a health check. Every reply carries
+``"system_fingerprint": "simulated"``.
 """
 
 import asyncio
@@ -21,17 +21,13 @@ from flowright.core.errors import FailureError
 from flowright.data.task import Problem
 from flowright.sandbox import Sandbox
 from flowright.simulation.assessor import Assessor, check_biases
-from flowright.simulation.cues import Ask, Judgement, read_prompt
-from flowright.simulation.draws import Draws, digest, unit
-from flowright.simulation.faults import Fault, drawn_fault, has_faults
-from flowright.simulation.index import TaskIndex
-from flowright.simulation.instances import Unfillable
-from flowright.simulation.mutants import WrongSolutions
+from flowright.simulation.cues import JudgePrompt, TaskIndex, TaskPrompt, read_prompt
+from flowright.simulation.draws import Draws, Fault, digest, drawn_fault, has_faults, unit
 from flowright.simulation.protocol import (
     CHARS_PER_TOKEN,
     MODEL_CARD,
     ChatQuery,
-    Choice,
+    ReplyChoice,
     choice_of,
     error_of,
     formed,
@@ -39,8 +35,10 @@ from flowright.simulation.protocol import (
     reply_of,
     request_of,
 )
+from flowright.simulation.requested_format import Unfillable
 from flowright.simulation.solver import Solver
 from flowright.simulation.table import STEADY_TEMPERATURE, TABLE
+from flowright.simulation.values import WrongSolutions
 
 HANG_SECONDS = 600.0
 _REMEMBERED = 1 << 18  # requests whose occurrences are counted, for faults
@@ -48,7 +46,7 @@ _LATENCY_CAP = 8.0  # times the mean
 
 
 class SimulatedApp(Starlette):
-    """The ASGI application. ``sandbox`` verifies wrong code; it belongs to the caller."""
+    """The ASGI application. ``sandbox`` verifies wrong code; the caller opens and closes it."""
 
     def __init__(
         self, tasks: Sequence[Problem], section: SimulatedSection, sandbox: Sandbox
@@ -79,10 +77,10 @@ class SimulatedApp(Starlette):
     async def _chat(self, request: Request) -> Response:
         body = await request.body()
         query = parse(request_of(body))
-        asked = read_prompt(query.messages, self._index)
+        prompt = read_prompt(query.messages, self._index)
         name = digest(body)
         occurrence = self._count(name)
-        role = "judge" if isinstance(asked, Judgement) else "executor"
+        role = "judge" if isinstance(prompt, JudgePrompt) else "executor"
         fault = drawn_fault(self._section, role, name, occurrence)
         await self._wait(name, occurrence)
         if fault == "hang":
@@ -94,7 +92,7 @@ class SimulatedApp(Starlette):
             wait = {"retry-after-ms": "100", "retry-after": "1"}
             return error_of(429, "injected fault: too many requests (simulated)", wait)
         try:
-            choices = [await self._choice(query, asked, i, fault) for i in range(query.choices)]
+            choices = [await self._choice(query, prompt, i, fault) for i in range(query.choices)]
         except FailureError as error:  # the sandbox that verifies wrong code
             return error_of(500, str(error))
         except Unfillable as error:
@@ -102,29 +100,29 @@ class SimulatedApp(Starlette):
         return reply_of(query, choices, name, malformed=fault == "malformed")
 
     async def _choice(
-        self, query: ChatQuery, asked: Ask | Judgement, index: int, fault: Fault | None
-    ) -> Choice:
+        self, query: ChatQuery, prompt: TaskPrompt | JudgePrompt, index: int, fault: Fault | None
+    ) -> ReplyChoice:
         if fault == "empty":
-            return Choice(None, "length", "(simulated: the budget was spent on reasoning)")
-        judges = isinstance(asked, Judgement)
+            return ReplyChoice(None, "length", "(simulated: the budget was spent on reasoning)")
+        judges = isinstance(prompt, JudgePrompt)
         is_drawn = query.temperature > (STEADY_TEMPERATURE if judges else 0)
         seed = (query.seed, index) if is_drawn else ("greedy",)
-        if isinstance(asked, Judgement):
-            key = (asked.question, asked.answer, asked.rival)
+        if isinstance(prompt, JudgePrompt):
+            key = (prompt.question, prompt.answer, prompt.rival)
             draws = Draws(self._section.seed, "judge", *key, *seed)
-            text = self._assessor.reply(asked, draws, query.response_format)
+            text = self._assessor.reply(prompt, draws, query.response_format)
         else:
-            prompt = digest(repr(query.messages).encode("utf-8", "replace"))
-            task_id = asked.task.id if asked.task else ""
-            draws = Draws(self._section.seed, task_id, asked.way, *seed, prompt)
-            text = formed(await self._solver.reply(asked, draws), query.response_format)
+            messages = digest(repr(query.messages).encode("utf-8", "replace"))
+            task_id = prompt.task.id if prompt.task else ""
+            draws = Draws(self._section.seed, task_id, prompt.way, *seed, messages)
+            text = formed(await self._solver.reply(prompt, draws), query.response_format)
         limit = len(text) // 2 if fault == "truncate" else len(text)
         if query.max_tokens is not None:
             limit = min(limit, query.max_tokens * CHARS_PER_TOKEN)
         return choice_of(text, limit, query.stop)
 
     def _count(self, name: str) -> int:
-        """How often this very request has come before; forgotten after many others."""
+        """Count earlier arrivals of this very request; forgotten after many others."""
         if not has_faults(self._section.faults):
             return 0
         occurrence = self._occurrences.pop(name, 0)
@@ -134,7 +132,7 @@ class SimulatedApp(Starlette):
         return occurrence
 
     async def _wait(self, name: str, occurrence: int) -> None:
-        """Exponentially distributed, so that some replies are much later than the mean."""
+        """Sleep for an exponentially distributed latency."""
         mean = self._section.latency_ms / 1000
         if mean > 0:
             drawn = -math.log(1.0 - unit(self._section.seed, "latency", name, occurrence))
@@ -142,7 +140,7 @@ class SimulatedApp(Starlette):
 
 
 async def _disconnected(request: Request) -> None:
-    """Wait until the client has gone, ten minutes at most."""
+    """Wait until the client disconnects, ten minutes at most."""
     with suppress(TimeoutError):
         async with asyncio.timeout(HANG_SECONDS):
             while (await request.receive())["type"] != "http.disconnect":
@@ -150,12 +148,12 @@ async def _disconnected(request: Request) -> None:
 
 
 def _gone(*_: object) -> Response:
-    return Response(status_code=499)  # nginx's code; nobody receives it
+    return Response(status_code=499)  # nginx's code; there is no receiver
 
 
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = error.detail
-    if message == HTTPStatus(error.status_code).phrase:  # the router's, which says no more
+    if message == HTTPStatus(error.status_code).phrase:  # the router's, without details
         message = f"{request.method} {request.url.path} is not served here"
     return error_of(error.status_code, message, error.headers)

@@ -74,7 +74,7 @@ class Onset:
 
     @property
     def is_point(self) -> bool:
-        """Whether the candidates lie within 30 steps."""
+        """True if the candidates lie within 30 steps."""
         if self.first is None or self.latest is None:
             return False
         return self.latest - self.first <= SHARP
@@ -87,7 +87,7 @@ class Onset:
 
 def onset_of(steps: Sequence[OnsetStep]) -> Onset | None:
     """Find the onset in ascending steps; None if no step has an H with known gold and shortcut,
-    which says nothing either way."""
+    which decides nothing."""
     known = [
         (each.gap, each.share)
         if each.high >= LEAST_HIGH and each.gap is not None and each.share is not None

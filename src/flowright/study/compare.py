@@ -33,7 +33,7 @@ class ClaimOutcome:
 
     @property
     def is_complete(self) -> bool:
-        """Whether no seed is missing."""
+        """True if no seed is missing."""
         return self.pairs >= self.wanted
 
     @property

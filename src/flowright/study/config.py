@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from flowright.config.loading import expand, explain, read_yaml
+from flowright.config.loading import expand, explain, find_config, read_yaml
 from flowright.config.run import PlanServerSection
 from flowright.config.section import (
     Fraction,
@@ -192,6 +192,7 @@ def load_study(path: Path) -> StudyConfig:
     """Read a study's file. ``${NAME}`` outside of ``arms`` is read from the environment. Raises
     ConfigError with one line for each mistake; :func:`flowright.study.cells.cells_of` and
     :func:`flowright.study.cells.runs_of` check the arms over the base."""
+    path = find_config(path)
     data = read_yaml(path, expanded=False)
     arms = data.pop("arms", None)
     data = expand(data, os.environ, str(path))

@@ -191,7 +191,7 @@ class Remedy:
 
     @property
     def is_target(self) -> bool:
-        """Whether it is the arm to be improved."""
+        """True for the arm to be improved."""
         return self.name == self.against
 
 

@@ -35,7 +35,7 @@ from flowright.viewer.rendering.charts import Panel, picture
 LARGEST = 3_000_000
 """Bytes up to which a table is kept."""
 _DRAWS = 1000
-_SHOWN = 12  # curves that can be told apart
+_SHOWN = 12  # distinguishable curves
 _JOINED = ("learning", "doses", "errors")  # groups with one key, kept as one file
 
 Plots = Mapping[str, Mapping[str, Drawing | None]]

@@ -238,7 +238,7 @@ def _alarms(analysis: Analysis, plots: Plots) -> Html | None:
     if not analysis.alarms:
         return None
     lead = (
-        "How well a series tells treated runs that have an onset from the control's, by its "
+        "How well a series separates treated runs that have an onset from the control's, by its "
         "highest rise: until the onset (a warning), and to the end (an audit), as the area under "
         "the curve. In the table, thresholds let at most "
         f"{short_percent(analysis.study.false_alarms)} of the control's whole runs alarm; "
@@ -305,7 +305,7 @@ def _claims(study: StudyConfig, found: Sequence[ClaimOutcome]) -> Html | None:
         return None
     lead = (
         "Fixed before the first run. Holm p: adjusted for all claims together. A claim that is not "
-        "shown is not refuted; the interval says what is compatible."
+        "shown is not refuted; the interval has what is compatible."
     )
     head = ("claim", "compared", "measure", "expected", "seeds", "estimate", "Holm p", "outcome")
     rows = ((o.claim.id.replace("_", " "), _claim_cells(o, study.control)) for o in found)
@@ -410,7 +410,7 @@ def _transfer(out: Path) -> Html | None:
         "Every policy's answers to the held-out problems, graded by the judge of every arm: the "
         "share that it calls right, and how many points that is above gold on the same answers. "
         "Intervals are at 95 %, from 2,000 resamples of whole problems with the answers of all "
-        "seeds. Attempts without an answer are wrong whoever judges; those that a judge gave no "
+        "seeds. Attempts without an answer are wrong under every judge; those that a judge gave no "
         "verdict on are in no share."
     )
     waiting = "A field without a number: the judge could not be asked about all answers yet."

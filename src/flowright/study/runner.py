@@ -19,7 +19,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any, Protocol
 
-from flowright.core.checkout import CHECKOUT, child_environment
+from flowright.core.checkout import child_environment
 from flowright.core.errors import ConfigError
 from flowright.core.files import disk_errors
 from flowright.runs.checkpoints import saved_checkpoints
@@ -96,7 +96,7 @@ class Spawned:
 
 
 class Forked:
-    """A fork of a server process that has already imported torch, running a script."""
+    """A fork of a server process that has already imported torch, running a script or a module."""
 
     def __init__(self, command: Sequence[str], log: Path) -> None:
         context = multiprocessing.get_context("forkserver")
@@ -132,13 +132,17 @@ def _run_script(arguments: list[str], log: str) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     for number, file in ((0, nothing), (1, out), (2, out)):
         os.dup2(file, number)
-    sys.argv = arguments
-    runpy.run_path(arguments[0], run_name="__main__")
+    if arguments[0] == "-m":
+        sys.argv = arguments[1:]
+        runpy.run_module(arguments[1], run_name="__main__")
+    else:
+        sys.argv = arguments
+        runpy.run_path(arguments[0], run_name="__main__")
 
 
 def train_command(run: Run, base: Path, resume: bool) -> list[str]:
-    """Build the command that runs ``train.py`` of this checkout."""
-    command = [sys.executable, str(CHECKOUT / "train.py"), "--config", str(base)]
+    """Build the ``flowright train`` command of a run."""
+    command = [sys.executable, "-m", "flowright", "train", "--config", str(base)]
     return [*command, *(["--resume"] if resume else []), *run.overrides]
 
 

@@ -63,7 +63,7 @@ class KeptVerdict:
 
     @property
     def down(self) -> bool:
-        """Whether the server did not answer; the query is sent again."""
+        """True if the server did not answer; the query is sent again."""
         return self.status in DOWN or self.status == "overloaded"
 
 
@@ -103,7 +103,7 @@ def _answer(row: Mapping[str, Any], queries: dict[str, JudgeQuery]) -> PolicyAns
         return PolicyAnswer(row["task"], None, row["gold"], row["lost"])
     fields = {**query, "key": ""}
     name = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:32]
-    # One key per query, whoever wrote the answer: the seeds of retries are derived from it.
+    # One key per query, over all policies: the seeds of retries are derived from it.
     fields |= {"key": name, "alternatives": tuple(query["alternatives"]), "criteria": ()}
     queries.setdefault(name, JudgeQuery(**fields))
     return PolicyAnswer(row["task"], name, row["gold"], row["lost"])

@@ -18,7 +18,7 @@ def build_messages(
 ) -> list[Message]:
     """The prompt for a task, before the chat template: what a workflow under ``limits`` can call
     and spend. The problem is in the last message, alone with a line or two, so that
-    :func:`~flowright.policy.prompt.render` can cut it. Raises ConfigError where
+    :func:`~flowright.policy.sampling.render` can cut it. Raises ConfigError where
     ``workflow.operators`` cannot be had."""
     limits = limits or WorkflowSection()
     operators = OPERATORS.with_modules(limits.operators)

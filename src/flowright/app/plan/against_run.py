@@ -12,7 +12,7 @@ from flowright.config.root import Config
 from flowright.core.files import disk_errors, write_json
 from flowright.core.formatting import duration
 from flowright.environments.base import prompt_encoder
-from flowright.policy.prompt import Tokenizer
+from flowright.policy.sampling import Tokenizer
 from flowright.runs.run_files import read_metrics, read_plan
 
 NAME = "plan.json"

@@ -25,7 +25,7 @@ from flowright.data.mixture import Mixture
 from flowright.environments.base import Environment, TaskSets, make_environment
 from flowright.environments.rollout import Completion, to_record
 from flowright.llm.counters import metrics_since
-from flowright.policy.sampler import Sample
+from flowright.policy.sampling import Sample
 from flowright.workflows.operators import OPERATORS
 
 PROGRAMS = 64

@@ -9,7 +9,7 @@ from flowright.data.mixture import Mixture
 from flowright.data.task import Task
 from flowright.environments.base import Environment, TaskSets
 from flowright.grpo.fixed_data import groups_of
-from flowright.policy.prompt import Tokenizer
+from flowright.policy.sampling import Tokenizer
 
 COUNTED = 256
 """Rows whose tokens are counted."""

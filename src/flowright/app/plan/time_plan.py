@@ -27,7 +27,7 @@ from flowright.data.mixture import Mixture
 from flowright.data.task import Task
 from flowright.environments.base import Environment, TaskSets
 from flowright.evaluation.evaluator import AT_ONCE
-from flowright.policy.prompt import Prompt
+from flowright.policy.sampling import Prompt
 
 COUNTED = 64
 """Prompts whose tokens are counted."""

@@ -30,9 +30,8 @@ from flowright.llm.chat import Usage
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy, choose_device
 from flowright.policy.model_thread import RequestBatcher, on_model_thread
-from flowright.policy.prompt import Prompt
-from flowright.policy.sampler import Sample, Sampler, Sampling
-from flowright.simulation.opening import open_models
+from flowright.policy.sampling import Prompt, Sample, Sampler, Sampling
+from flowright.simulation.large_models import open_models
 from flowright.workflows.executor import Execution, Executor, OperatorCall
 from flowright.workflows.source import Workflow
 

@@ -1,5 +1,5 @@
 """The grader that the configuration names, opened: judge, sandbox, checkers; and what a dry run
-asks of them. Who the judge's servers are is :mod:`flowright.simulation.opening`'s.
+asks of them. Who the judge's servers are is :mod:`flowright.simulation.large_models`'s.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -34,7 +34,7 @@ from flowright.llm.chat import ChatModel
 from flowright.llm.client import ChatClient
 from flowright.llm.counters import Counters
 from flowright.sandbox import Sandbox
-from flowright.simulation.opening import open_models
+from flowright.simulation.large_models import open_models
 
 TRIAL = JudgeQuery(
     "[user] What is 6 * 7?",

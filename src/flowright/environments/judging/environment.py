@@ -15,9 +15,9 @@ from flowright.data.task import Task
 from flowright.environments.base import (
     Baseline,
     Demonstration,
-    Given,
     TaskSets,
     TokenCount,
+    TrainingConversation,
 )
 from flowright.environments.judging.config import GIVEN, JudgingSection
 from flowright.environments.judging.display import DISPLAY
@@ -112,27 +112,31 @@ class JudgingEnvironment(RowEnvironment):
     def _tokens(self, row: JudgedRow | SftRow, tokens: TokenCount) -> int:
         """Of the longer order or answer: tokens may join differently."""
         if isinstance(row, SftRow) or self._section.method in GIVEN:
-            return max(tokens(given.messages) for given in self._given(row))
+            return max(tokens(given.messages) for given in self._conversations(row))
         orders = [row, row.swapped()] if isinstance(row, Pair) else [row]
         return max(tokens(self._frame(each)) for each in orders)
 
-    def given(self, task: Task) -> Sequence[Given]:
+    def training_conversations(self, task: Task) -> Sequence[TrainingConversation]:
         """A conversation as it is; the two of a pair, of which the better one weighs its strength
         (1 where the data has none) and the other nothing; or, of the known rule, a judgement with
         the rule's steps and the row's label."""
-        return self._given(task.row if isinstance(task, ConversationTask) else _judging(task).row)
+        return self._conversations(
+            task.row if isinstance(task, ConversationTask) else _judging(task).row
+        )
 
-    def _given(self, row: JudgedRow | SftRow) -> Sequence[Given]:
+    def _conversations(self, row: JudgedRow | SftRow) -> Sequence[TrainingConversation]:
         if isinstance(row, SftRow):
-            return [Given(self._messages(row.messages), every_turn=True)]
+            return [TrainingConversation(self._messages(row.messages), every_turn=True)]
         if self._section.method == "sft":
-            return self._given(transcript(row, reasons(row, row.label), self._words))
+            return self._conversations(transcript(row, reasons(row, row.label), self._words))
         if not isinstance(row, Pair):
             raise DataError("a single answer, where two are compared")
         strength = abs(row.strength or 1.0)
         better = {"first": (strength, 0.0), "second": (0.0, strength), "tie": (0.0, 0.0)}
         return [
-            Given(self._messages((*row.conversation, Turn("assistant", answer))), weight)
+            TrainingConversation(
+                self._messages((*row.conversation, Turn("assistant", answer))), weight
+            )
             for answer, weight in zip((row.first, row.second), better[row.label], strict=True)
         ]
 

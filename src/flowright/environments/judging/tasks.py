@@ -49,7 +49,7 @@ from flowright.environments.row_tasks import (
     split_files,
     without_sealed,
 )
-from flowright.judging.measuring.benchmark_table import REWARDBENCH2
+from flowright.judging.measuring.benchmark_rows import REWARDBENCH2
 from flowright.judging.measuring.pair_files import read_rewardbench2
 
 Kind = Literal["pointwise", "pairwise"]

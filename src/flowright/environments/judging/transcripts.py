@@ -35,7 +35,7 @@ from flowright.judging.measuring.benchmark_rows import RowJournal, journal_path
 from flowright.judging.payloads import prompt_text
 from flowright.judging.verdict import Judge, JudgeQuery, Status
 from flowright.llm.chat import ChatModel, ChatRequest, Message
-from flowright.simulation.opening import open_models
+from flowright.simulation.large_models import open_models
 
 Ask = Callable[[Sequence[Message], int], Awaitable[str]]
 """A model that is asked: messages and a seed in, its reply out. Raises FailureError where its

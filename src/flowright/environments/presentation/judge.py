@@ -15,9 +15,8 @@ from flowright.judging.rules import gate
 from flowright.judging.verdict import JudgeQuery, Status, Verdict
 from flowright.llm.chat import Usage
 from flowright.simulation.assessor import check_biases, probability, trigger
-from flowright.simulation.draws import Draws, unit
-from flowright.simulation.faults import Fault, drawn_fault, has_faults
-from flowright.simulation.values import says
+from flowright.simulation.draws import Draws, Fault, drawn_fault, has_faults, unit
+from flowright.simulation.values import ends_in
 
 Ask = Callable[[Task, str, str], Verdict]
 """From a question, the text of an answer and the attempt's key to a verdict."""
@@ -61,7 +60,7 @@ class PlantedJudge:
         if fault is not None:
             status, why = _STATUS[fault], f"injected fault: {fault} (simulated)"
             return Verdict(None, None, "llm", status, why, attempts, self._name, usage)
-        right = says(text, (task.reference,))
+        right = ends_in(text, (task.reference,))
         draws = Draws(self._section.seed, self._seed, "judge", task.question, text)
         said = draws.chance("verdict", probability(self._section, float(right), text))
         return Verdict(float(said), said, "llm", "ok", "", attempts, self._name, usage)

@@ -38,7 +38,7 @@ from flowright.judging.verdict import Judge, JudgeQuery
 from flowright.llm.chat import Message
 from flowright.llm.counters import Counters
 from flowright.sandbox import Limits, Sandbox
-from flowright.simulation.opening import Models, open_models
+from flowright.simulation.large_models import OpenModels, open_models
 from flowright.workflows.executor import Executor
 from flowright.workflows.grammar import draw_program, fixed_workflows, self_consistency
 from flowright.workflows.operators import OPERATORS
@@ -60,7 +60,7 @@ class WorkflowEnvironment(Environment):
     display = DISPLAY
 
     _sandbox: Sandbox
-    _models: Models
+    _models: OpenModels
     _judge: OpenJudge
     _rollouts: WorkflowRollouts
 

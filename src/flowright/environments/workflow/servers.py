@@ -14,7 +14,7 @@ from flowright.judging.prompts import wording_hash
 from flowright.judging.verdict import JudgeQuery
 from flowright.llm.chat import ChatModel, ChatRequest, RequestRefused
 from flowright.llm.context import CONTROL
-from flowright.simulation.opening import open_models
+from flowright.simulation.large_models import open_models
 
 _OPERATION = frozenset(
     {

@@ -1,3 +1,1 @@
-"""Answers to a file's prompts: asked of a model in this process or at servers, kept as they come,
-and scored. A missing answer is missing: no text stands for it, and no score.
-"""
+"""Responses of models to the prompts of files: generated, kept as they come, and scored."""

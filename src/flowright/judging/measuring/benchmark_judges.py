@@ -38,7 +38,7 @@ from flowright.judging.remote import RemoteJudge
 from flowright.judging.schemas import WRAPPING, AnswerSchema, Field, Value, folded
 from flowright.judging.verdict import Judge, JudgeQuery, Status as VerdictStatus, Verdict
 from flowright.llm.chat import ChatModel
-from flowright.simulation.opening import open_models
+from flowright.simulation.large_models import open_models
 
 Way = Literal["pairwise", "score", "pointwise"]
 """Question about a pair: for the better one, or for a score (0 to 1) or a grade (0 to 4) of each."""

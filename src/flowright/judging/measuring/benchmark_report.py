@@ -65,7 +65,7 @@ def benchmark_report(record: Record) -> Report:
     chips.append(f"Flowright {about['version']}")
     data = "" if about["data"] in benchmark["title"].casefold() else f" ({about['data']})"
     overlap = [one_line(line, 200) for line in overlap_lines(about)]
-    warnings = [SIMULATED] if about.get("simulated") else []
+    warnings: list[tuple[str, str]] = [SIMULATED] if about.get("simulated") else []
     if len(overlap) > 1:
         warnings.append((overlap[0], " ".join(overlap[1:])))
     calibration = calibration_section(record.get("calibration") or {})

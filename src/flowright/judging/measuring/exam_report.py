@@ -230,7 +230,7 @@ def _found(effect: Record) -> ReportCell | str:
 def _order(record: Record) -> list[ReportSection]:
     rows: list[list[ReportCell | str]] = [
         [
-            _PAIRS.get(kind, kind),
+            _PAIRS.get(kind) or str(kind),
             f"{pair['compared']:,} of {pair['pairs']:,}",
             estimate_cell(pair["position"], points),
             _found(pair),

@@ -15,8 +15,7 @@ import numpy as np
 from flowright.core.statistics import DIFFERENCE, SHARE, Array, Estimate, Resampler, mean, ratio
 from flowright.judging.audit import COUNTED, confusion
 from flowright.judging.llm_judge import ORDERS
-from flowright.judging.measuring.exam_probes import PLAIN, ProbeResult
-from flowright.judging.measuring.perturbations import CONTROL, control_of
+from flowright.judging.measuring.exam_probes import CONTROL, PLAIN, ProbeResult, control_of
 
 BINS = 10
 """Bins of confidence, between 0.5 and 1: confidence in one of two findings is at least a half."""

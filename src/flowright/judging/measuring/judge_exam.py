@@ -29,6 +29,7 @@ from flowright.judging.build import OpenJudge, open_judge
 from flowright.judging.measuring.exam_probes import (
     BIASED,
     EQUAL,
+    PERTURBATIONS,
     PLAIN,
     UNEQUAL,
     ExamPlan,
@@ -56,11 +57,10 @@ from flowright.judging.measuring.labelled_answers import (
     read_labelled,
     write_labelled,
 )
-from flowright.judging.measuring.perturbations import PERTURBATIONS
 from flowright.judging.prompts import wording_hash
 from flowright.judging.verdict import Judge, Status, Verdict
 from flowright.sandbox import Sandbox
-from flowright.simulation.opening import open_models
+from flowright.simulation.large_models import open_models
 
 Progress = Callable[[str, int], Callable[[], None]]
 """Called with a name and a total; returns a function to call after each item."""

@@ -8,13 +8,16 @@ import random
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from statistics import fmean
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, TypeVar, get_args
+
+from pydantic import TypeAdapter
 
 from flowright.data.preferences import PREFERRED, SWAPPED, Pair, Preferred, Turn
 from flowright.judging.trained.calibration import Calibration
 
+T = TypeVar("T")
 Status = Literal["ok", "unreadable", "failed"]
 """``unreadable``: the judge was up and gave no usable verdict. ``failed``: it was down."""
 
@@ -25,7 +28,7 @@ class Outcome:
     order in which they were shown; None unless ``status`` is ok. ``scores`` of the two answers are
     optional, higher being better. ``replies`` are raw."""
 
-    preferred: Preferred | None
+    preferred: Preferred | None = None
     status: Status = "ok"
     scores: tuple[float, float] | None = None
     reason: str = ""
@@ -59,20 +62,16 @@ class Games:
         """True if a game failed: the pair is unscored."""
         return any(game.status == "failed" for game in self.both)
 
-    def to_json(self) -> dict[str, Any]:
-        return {"straight": plain(self.straight), "swapped": plain(self.swapped)}
-
-    @classmethod
-    def from_json(cls, row: Mapping[str, Any]) -> Self:
-        """Read what :meth:`to_json` wrote. Raises KeyError, TypeError or ValueError."""
-        return cls(_outcome(row["straight"]), _outcome(row["swapped"]))
+    @property
+    def why(self) -> str:
+        return next((game.reason for game in self.both if game.status == "failed"), "")
 
 
 @dataclass(frozen=True, slots=True)
 class Rating:
     """The score of a single answer, None unless ``status`` is ok."""
 
-    score: float | None
+    score: float | None = None
     status: Status = "ok"
     reason: str = ""
     replies: tuple[str, ...] = ()
@@ -87,7 +86,7 @@ class Choice:
     """The best of several answers by its place among those shown, from 0; None unless ``status`` is
     ok."""
 
-    place: int | None
+    place: int | None = None
     status: Status = "ok"
     reason: str = ""
     replies: tuple[str, ...] = ()
@@ -116,30 +115,16 @@ def games_of_ratings(first: Rating, second: Rating) -> Games:
     return Games(outcome, outcome)
 
 
-def plain(result: Outcome | Rating | Choice) -> dict[str, Any]:
-    """Convert to JSON without empty fields."""
-    row = {field.name: getattr(result, field.name) for field in fields(result)}
-    return {name: value for name, value in row.items() if value not in (None, "", ())}
+def to_row(result: Any) -> dict[str, Any]:
+    """Convert a result to JSON without empty fields."""
+    return asdict(
+        result, dict_factory=lambda items: {k: v for k, v in items if v not in (None, "", ())}
+    )
 
 
-def rating_of(row: Mapping[str, Any]) -> Rating:
-    """Read a rating that :func:`plain` wrote. Raises KeyError, TypeError or ValueError."""
-    return Rating(row.get("score"), row["status"], *_texts(row))
-
-
-def choice_of(row: Mapping[str, Any]) -> Choice:
-    """Read a choice that :func:`plain` wrote. Raises KeyError, TypeError or ValueError."""
-    return Choice(row.get("place"), row["status"], *_texts(row))
-
-
-def _outcome(row: Mapping[str, Any]) -> Outcome:
-    scores = row.get("scores")
-    pair = None if scores is None else (float(scores[0]), float(scores[1]))
-    return Outcome(row.get("preferred"), row["status"], pair, *_texts(row))
-
-
-def _texts(row: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
-    return row.get("reason", ""), tuple(row.get("replies", ()))
+def from_row(kind: type[T], row: Mapping[str, Any]) -> T:
+    """Read a result that :func:`to_row` wrote. Raises ValueError."""
+    return TypeAdapter(kind).validate_python(row)
 
 
 Conversation = tuple[Turn, ...]

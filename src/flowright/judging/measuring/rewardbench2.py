@@ -18,16 +18,13 @@ import numpy as np
 
 from flowright.core.statistics import SHARE, Array, Resampler, mean, ratio
 from flowright.data.preferences import Turn
-from flowright.judging.measuring.benchmark_rows import RESAMPLES, BenchmarkRows, sha256_of
-from flowright.judging.measuring.benchmark_table import Benchmark
-from flowright.judging.measuring.measured_judges import (
-    Choice,
-    MeasuredJudge,
-    Rating,
-    choice_of,
-    plain,
-    rating_of,
+from flowright.judging.measuring.benchmark_rows import (
+    RESAMPLES,
+    Benchmark,
+    BenchmarkRows,
+    sha256_of,
 )
+from flowright.judging.measuring.measured_judges import Choice, MeasuredJudge, Rating
 from flowright.judging.measuring.pair_figures import ALL, READINGS, Figure, Reading, estimated
 
 TIES = "Ties"
@@ -95,6 +92,10 @@ class Ballot:
     @property
     def failed(self) -> bool:
         return any(each.status == "failed" for each in self.results)
+
+    @property
+    def why(self) -> str:
+        return next((each.reason for each in self.results if each.status == "failed"), "")
 
     @property
     def is_read(self) -> bool:
@@ -167,6 +168,8 @@ class BestOfRows(BenchmarkRows[Ballot]):
     """The rows of RewardBench 2. In mode ``ranking`` a judge chooses the best answer outside Ties; one
     that cannot choose rates them."""
 
+    result = Ballot
+
     def __init__(self, rows: Sequence[Best], mode: Mode, seed: int = 0) -> None:
         self._rows = {f"{row.subset}/{row.id}": row for row in rows}
         self.keys = tuple(self._rows)
@@ -193,22 +196,6 @@ class BestOfRows(BenchmarkRows[Ballot]):
             return Ballot(Choice(place, choice.status, choice.reason, choice.replies))
         rated = (judge.rate(row.conversation, answer, key) for answer in row.answers)
         return Ballot(ratings=tuple(await asyncio.gather(*rated)))
-
-    def failed(self, result: Ballot) -> bool:
-        return result.failed
-
-    def why(self, result: Ballot) -> str:
-        return next((each.reason for each in result.results if each.status == "failed"), "")
-
-    def encode(self, result: Ballot) -> dict[str, Any]:
-        if result.choice is not None:
-            return {"choice": plain(result.choice)}
-        return {"ratings": [plain(rating) for rating in result.ratings]}
-
-    def decode(self, row: Mapping[str, Any]) -> Ballot:
-        if "choice" in row:
-            return Ballot(choice_of(row["choice"]))
-        return Ballot(ratings=tuple(rating_of(rating) for rating in row["ratings"]))
 
     def counts(self, results: Mapping[str, Ballot]) -> dict[str, int]:
         scored = self._scored(results)

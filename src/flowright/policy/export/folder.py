@@ -2,20 +2,96 @@
 it is. What the files hold is settled before (:mod:`flowright.policy.export.model`).
 """
 
+import gc
 import json
+import os
 import shutil
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
 from typing import Any
 
 import torch
+from huggingface_hub import HfApi
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    HFValidationError,
+    HTTPError,  # pyright: ignore[reportPrivateImportUsage]  # of httpx, since 2.0 of httpx2
+)
+from torch import Tensor
 from transformers import AutoTokenizer
 
-from flowright.core.errors import RunError
-from flowright.policy.export.adapters import write_adapter
-from flowright.policy.export.model import Export
-from flowright.policy.export.settling import padding_rows
-from flowright.policy.export.weights import write
+from flowright.core.errors import RunError, UserError
+from flowright.policy.export.model import Export, class_of, padding_rows, with_adapter
+from flowright.policy.export.weights import Adapter, write, write_adapter
+from flowright.runs.checkpoints import sha256_of
+
+TOKENS = 16
+_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.02}
+"""Of the largest number: what rounding can do over many layers. An adapter added with another scale
+or beside another layer is further off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """``largest``: between the outputs; ``of``: the largest of the source's. ``what``: logits or
+    scores."""
+
+    largest: float
+    of: float
+    what: str
+
+
+def compare(
+    export: Export, folder: Path, dtype: torch.dtype, adapter: Adapter | None
+) -> Difference:
+    """Of the source and of ``folder``, in the precision that was written. ``adapter``: what of the
+    folder is one, alone (the base is the source's) or beside the weights in ``lora_adapter/``.
+    Raises RunError where they differ by more than rounding, or where the folder lacks weights."""
+    theirs = _outputs(lambda: export.load(dtype))
+    ours = _outputs(lambda: _loaded(export, folder, dtype, adapter))
+    largest, of = float((theirs - ours).abs().max()), float(theirs.abs().max())
+    if not largest <= _TOLERANCE[dtype] * max(of, 1e-6):
+        raise RunError(
+            f"{folder.name.removesuffix('.part')}: not written: what was to be in it differs from "
+            f"its source by {largest:.3g}, of outputs up to {of:.3g}; please report this"
+        )
+    scores = "ForCausalLM" not in export.kind.architectures[0]
+    return Difference(largest, of, "scores" if scores else "logits")
+
+
+def _loaded(export: Export, folder: Path, dtype: torch.dtype, adapter: Adapter | None) -> Any:
+    if adapter is not None and not (folder / "config.json").is_file():
+        return with_adapter(export.load_base(dtype), folder)
+    model, info = class_of(export.kind).from_pretrained(
+        folder, dtype=dtype, output_loading_info=True
+    )
+    for key, what in (("missing_keys", "lacks"), ("unexpected_keys", "has no place for")):
+        if info.get(key):
+            raise RunError(
+                f"not written: {class_of(export.kind).__name__} {what} {sorted(info[key])[0]} "
+                f"({len(info[key])} in all); the source is of another model or not whole"
+            )
+    if adapter is None:
+        return model
+    return with_adapter(model, folder / "lora_adapter")
+
+
+def _outputs(load: Callable[[], Any]) -> Tensor:
+    """[..., labels or vocabulary] of tokens spread over the vocabulary. The model goes after it."""
+    try:
+        model = load().eval()
+    except (RuntimeError, ValueError) as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise RunError(f"not written: transformers cannot load it ({first})") from error
+    vocabulary = int(model.config.get_text_config().vocab_size)
+    ids = torch.linspace(0, vocabulary - 1, min(TOKENS, vocabulary)).long()
+    with torch.no_grad():
+        outputs = model(input_ids=ids[None]).logits.float()
+    del model
+    gc.collect()
+    return outputs
+
 
 DTYPES = {
     "float32": torch.float32,
@@ -93,3 +169,115 @@ def _tokenizer(folder: Path, export: Export) -> Sequence[str]:
     if rows := padding_rows(export.config, len(tokenizer)):
         notes.append(f"{rows} rows of the embedding are padding: no token has them")
     return notes
+
+
+_TOLD = (
+    *("environment", "seed", "strategy_model", "train_dataset", "val_dataset"),
+    *("policy.train", "policy.quantised", "policy.lora", "policy.dtype"),
+    *("policy.max_prompt_tokens", "policy.max_new_tokens"),
+    *("grpo.steps", "grpo.loss", "grpo.learning_rate", "grpo.prompts_per_step"),
+    *("grpo.group_size", "grpo.kl_coefficient", "judging"),
+)
+"""Of a run's configuration: what says how the weights came about. Addresses and keys do not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Of one export, for its card."""
+
+    title: str
+    source: str
+    base: str | None
+    licence: str | None
+    trained: str
+    form: str
+    dtype: str
+    date: str
+    versions: Mapping[str, str]
+    run: Mapping[str, Any]
+    notes: Sequence[str]
+    difference: Difference
+
+
+def card(facts: Facts, files: Sequence[Path]) -> str:
+    """Markdown. ``files``: what the folder holds, whose hashes are told."""
+    base = _shown(facts.base) if facts.base else "unknown"
+    head = ["---", "library_name: transformers"]
+    if facts.base and not PurePath(facts.base).is_absolute() and facts.base.count("/") == 1:
+        head.append(f"base_model: {facts.base}")
+    if facts.licence:
+        head.append(f"license: {facts.licence}")
+    difference = facts.difference
+    rows = {
+        "base": base,
+        "licence of the base": facts.licence or "unknown: its config does not say",
+        "trained": facts.trained,
+        "from": facts.source,
+        "written": f"{facts.form}, {facts.dtype}, {facts.date}",
+        "with": ", ".join(f"{name} {version}" for name, version in facts.versions.items()),
+        "against its source": f"largest difference of {difference.what} {difference.largest:.3g}, "
+        f"of up to {difference.of:.3g}",
+    }
+    lines = [*head, "---", "", f"# {facts.title}", "", "| | |", "| --- | --- |"]
+    lines += [f"| {name} | {_cell(value)} |" for name, value in rows.items()]
+    lines += ["", *(f"- {note}" for note in facts.notes), ""] if facts.notes else [""]
+    if told := _told(facts.run):
+        lines += ["## Configuration", "", "```json", json.dumps(told, indent=2), "```", ""]
+    lines += ["## Files", "", "| file | bytes | SHA-256 |", "| --- | --- | --- |"]
+    lines += [f"| {file.name} | {file.stat().st_size} | {sha256_of(file)} |" for file in files]
+    return "\n".join([*lines, ""])
+
+
+def _told(run: Mapping[str, Any]) -> Mapping[str, Any]:
+    found: dict[str, Any] = {}
+    for path in _TOLD:
+        value: Any = run
+        for key in path.split("."):
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if value is not None:
+            found[path] = _without_folders(value)
+    return found
+
+
+def _without_folders(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_folders(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_without_folders(inner) for inner in value]
+    return _shown(value) if isinstance(value, str) else value
+
+
+def _shown(name: str) -> str:
+    """A path by its last part; a name of the hub as it is."""
+    return PurePath(name).name if name.startswith((".", "/", "~")) or name.count("/") > 1 else name
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+TOKEN = "HF_TOKEN"
+
+
+def hub_token(environment: Mapping[str, str] = os.environ) -> str:
+    """Raises UserError where there is none."""
+    token = environment.get(TOKEN, "").strip()
+    if not token:
+        raise UserError(f"--push-to-hub: {TOKEN} is not set; export a token that may write")
+    return token
+
+
+def push(folder: Path, name: str, token: str, endpoint: str | None = None) -> str:
+    """Upload a folder as the repository ``name``, private where it is new. Its address. Raises
+    RunError for what the hub refuses or where it is not to be had; the folder stays."""
+    api = HfApi(endpoint=endpoint, token=token)
+    try:
+        made = api.create_repo(name, private=True, exist_ok=True)
+        api.upload_folder(repo_id=made.repo_id, folder_path=folder)
+    except (HfHubHTTPError, HFValidationError, HTTPError, OSError) as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise RunError(
+            f"--push-to-hub {name}: {first}; {folder} is written: upload it by "
+            f"hf upload {name} {folder}"
+        ) from error
+    return str(made)

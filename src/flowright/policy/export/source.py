@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from flowright.core.errors import RunError
-from flowright.policy.adapter import CONFIG_FILE
+from flowright.policy.tuning import CONFIG_FILE
 from flowright.runs.checkpoints import checkpoint_of, find_damage
 from flowright.runs.run_files import read_config
 

@@ -6,20 +6,28 @@ what is compared with a server must not have a rounding error of its own, or a s
 log-probabilities could not be told from it.
 """
 
+import secrets
+import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from safetensors.torch import save as safetensors_bytes
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
+from transformers import AutoConfig, AutoModelForCausalLM
 
+from flowright.config.policy import LoraSection
 from flowright.core.errors import RunError
+from flowright.core.files import disk_errors, nearest
 from flowright.policy.head import WORDS_AT_ONCE, Head
 from flowright.policy.lora import LoraLinear
 from flowright.policy.model import Policy
+from flowright.policy.tuning import ADAPTER_FILE, lora_config
 
 LONGEST = 256  # tokens of a text
 TRIAL_MOVE = (0.1, 1.5)
@@ -179,3 +187,46 @@ def _measuring(policy: Policy) -> Iterator[_Kept]:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+@contextmanager
+def empty_adapter(model: str, section: LoraSection, parent: Path) -> Iterator[Path | None]:
+    """A folder below ``parent`` with an adapter of zeros, in bfloat16, for as long as it is open;
+    it goes with every folder that was made for it. None where the model's shape is not at hand."""
+    try:
+        with torch.device("meta"):
+            empty: Any = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model))
+    except (OSError, ValueError):
+        yield None  # reported by who looks at the policy
+        return
+    parent = parent.absolute()
+    with disk_errors(parent):
+        stays = nearest(parent)
+    folder = parent / f"dry-run-{secrets.token_hex(4)}"
+    try:
+        with disk_errors(parent):
+            folder.mkdir(parents=True)
+            _write(folder, empty, section)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):  # another may have come to need it
+            while parent != stays:
+                parent.rmdir()
+                parent = parent.parent
+
+
+def _write(folder: Path, model: nn.Module, section: LoraSection) -> None:
+    """Raises OSError."""
+    lora_config(section).save_pretrained(str(folder))
+    state: dict[str, torch.Tensor] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear) and name.rpartition(".")[2] in section.target_modules:
+            sizes = {
+                "A": (section.rank, module.in_features),
+                "B": (module.out_features, section.rank),
+            }
+            for half, size in sizes.items():
+                key = f"base_model.model.{name}.lora_{half}.weight"
+                state[key] = torch.zeros(size, dtype=torch.bfloat16)
+    (folder / ADAPTER_FILE).write_bytes(safetensors_bytes(state, {"format": "pt"}))

@@ -7,7 +7,7 @@ reply is checked. What cannot be proven ends the run; it is never sampled from i
 
 The proof is in :mod:`flowright.policy.vllm.proof`, one server's part in
 :mod:`flowright.policy.vllm.server`, attempts at several servers in
-:mod:`flowright.policy.vllm.servers`.
+:mod:`flowright.policy.vllm.server`.
 """
 
 import asyncio
@@ -26,17 +26,16 @@ from flowright.core.files import disk_errors
 from flowright.llm.counters import Counters
 from flowright.llm.transport import CONNECT_SECONDS
 from flowright.policy.model import Policy
-from flowright.policy.sampler import Sample, Sampling
+from flowright.policy.sampling import Sample, Sampling
 from flowright.policy.vllm.probe import Known, learner_scores, probe_texts, trial_scores
 from flowright.policy.vllm.proof import Probe, Weights
-from flowright.policy.vllm.server import PolicyServer
-from flowright.policy.vllm.servers import ROLE, Fleet, all_of
-from flowright.policy.vllm.wire import Drawn
+from flowright.policy.vllm.requests import Drawn
+from flowright.policy.vllm.server import ROLE, Fleet, PolicyServer, all_of
 from flowright.runs.checkpoints import step_name
 
 
 class VllmSampler:
-    """A :class:`flowright.policy.sampler.Sampler` over one or several servers, which serve
+    """A :class:`flowright.policy.sampling.Sampler` over one or several servers, which serve
     ``model``, the policy's base. ``folder`` is this run's alone, and the servers see it under the
     same path. For one event loop."""
 
@@ -88,11 +87,11 @@ class VllmSampler:
         places: Sequence[int] | None = None,
         weights: Weights | None = None,
     ) -> list[list[Sample]]:
-        """See :class:`flowright.policy.sampler.Sampler`: one request a completion, each with a seed
+        """See :class:`flowright.policy.sampling.Sampler`: one request a completion, each with a seed
         of its own. All are from ``weights``, or else from the version that is served when the call
         begins.
 
-        Raises RunPaused and RunError as :meth:`flowright.policy.vllm.servers.Fleet.ask`.
+        Raises RunPaused and RunError as :meth:`flowright.policy.vllm.server.Fleet.ask`.
         """
         if weights is None:
             if not self._kept:

@@ -5,7 +5,6 @@ it follows a resize and leaves nothing behind but its last state; into a pipe, o
 it is printed once as plain text. Nothing of the training is imported.
 """
 
-import argparse
 import json
 import os
 import re
@@ -26,9 +25,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from flowright.config.run import RunSection
 from flowright.core.checkout import here
-from flowright.core.errors import RunError, UserError
+from flowright.core.errors import RunError
 from flowright.runs.run_files import newest_run, read_state, rollout_steps
 from flowright.viewer.monitoring.screen import Screen, View, notices
 from flowright.viewer.monitoring.server_health import Health, Watch
@@ -44,7 +42,7 @@ from flowright.viewer.monitoring.snapshot import (
 from flowright.viewer.rendering.terminal import UNICODE
 
 _KEY = re.compile(rb"\x1b(?:\[[0-9;]*[A-Z~]|O[A-Z])|[ -~]")
-_NAMED = {
+_NAMED: Mapping[bytes, str] = {
     f"\x1b{code}".encode(): key
     for key, codes in {
         "k": "[A OA",
@@ -63,7 +61,7 @@ _NAMED = {
 
 def read_keys(pressed: bytes) -> list[str]:
     """Decode pressed keys to letters; keys without a meaning are left out."""
-    found = _KEY.findall(pressed)
+    found: list[bytes] = _KEY.findall(pressed)
     return [_NAMED.get(key, key.decode()) for key in found if key in _NAMED or len(key) == 1]
 
 
@@ -95,27 +93,28 @@ def pressed_keys() -> Iterator[Callable[[float], Sequence[str]]]:
 START = "python train.py --config config/quickstart.yaml"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit code: 0, or 2 when there is nothing to show."""
-    options = _parser().parse_args(arguments)
+def monitor(
+    name: str | None,
+    output_dir: Path,
+    once: bool = False,
+    as_json: bool = False,
+    servers: Sequence[str] = (),
+    interval: float = 1.0,
+) -> int:
+    """Show a run until Ctrl-C or q, or once; the exit status. ``servers``: vLLM servers whose load
+    is shown; ``interval``: seconds between updates. Raises RunError if there is no run."""
     console = make_console()
     try:
-        if options.json:
-            run = find_run(options.run, options.output_dir)
-            print(json.dumps(summary(take_snapshot(run), Watch(options.server).look()), indent=2))
-        elif options.once or not console.is_terminal or console.is_dumb_terminal:
-            run = find_run(options.run, options.output_dir)
-            console.print(screen_of(Watcher(run), Watch(options.server).look(), full=True))
+        if as_json:
+            run = find_run(name, output_dir)
+            print(json.dumps(summary(take_snapshot(run), Watch(servers).look()), indent=2))
+        elif once or not console.is_terminal or console.is_dumb_terminal:
+            run = find_run(name, output_dir)
+            console.print(screen_of(Watcher(run), Watch(servers).look(), full=True))
         else:
-            _watch(console, options.run, options.output_dir, options.interval, options.server)
-    except UserError as error:
-        for problem in error.problems:
-            print(problem, file=sys.stderr)
-        return error.exit_code
+            _watch(console, name, output_dir, interval, servers)
     except KeyboardInterrupt:
         return 0
-    except BrokenPipeError:  # the reader of a pipe has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
@@ -231,44 +230,3 @@ def _waiting(output_dir: Path) -> Text:
         f"No run in {output_dir.resolve()} yet; waiting for one.\n\n"
         f"Start one with\n  {here(START)}\n\nCtrl-C ends this."
     )
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="monitor.sh",
-        description="Watch a run. Reads its files only; ending the monitor does not end the run.",
-    )
-    add_run_arguments(parser)
-    parser.add_argument("--once", action="store_true", help="print once and exit")
-    parser.add_argument(
-        "--json", action="store_true", help="print once, for a program to read, and exit"
-    )
-    parser.add_argument(
-        "--server", action="append", default=[], metavar="URL",
-        help="show how busy this vLLM server is, by its /metrics; may be repeated",
-    )  # fmt: skip
-    parser.add_argument(
-        "--interval", type=seconds, default=1.0, metavar="S", help="seconds between two looks"
-    )
-    return parser
-
-
-def add_run_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments from which :func:`find_run` finds a run."""
-    parser.add_argument(
-        "run", nargs="?", help="a run directory, or a name under --output-dir; default: the newest"
-    )
-    parser.add_argument(
-        "--output-dir",
-        type=Path,
-        default=RunSection().output_dir,
-        help="where run directories live (default: %(default)s)",
-    )
-
-
-def seconds(text: str) -> float:
-    """A pause that argparse accepts; a ValueError is its "invalid seconds value"."""
-    value = float(text)
-    if not 0.05 <= value <= 3600:
-        raise argparse.ArgumentTypeError("must be between 0.05 and 3600 seconds")
-    return value

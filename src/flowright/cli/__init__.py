@@ -1,0 +1,1 @@
+"""The command ``flowright``: its subcommands, their options and what each prints."""

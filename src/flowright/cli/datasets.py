@@ -1,0 +1,316 @@
+"""Commands that download the datasets and mix them into task files."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flowright.data.build import Mixed
+    from flowright.data.download import Download
+    from flowright.data.sources import Source
+
+# Sizes of the official mode; AFlow's splits are taken whole, the offline mixture has its own.
+OFFICIAL_SIZES = {"train": 6000, "val": 300, "test": 1500}
+
+
+def add_download_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="only these, or package.module:DATASET (default: those of --only)",
+    )
+    parser.add_argument(
+        "--only",
+        choices=("tasks", "preferences", "instructions", "all"),
+        help="problems for a policy, preferences for a judge, benchmarks of instruction "
+        "following, or all (default: tasks)",
+    )
+    parser.add_argument("--out", type=Path, default=Path("data/raw"), help="default: %(default)s")
+    parser.add_argument(
+        "--from", dest="source", type=Path, metavar="DIR", help="a folder of upstream files"
+    )
+    parser.add_argument("--no-network", action="store_true", help="only look into --from DIR")
+
+
+def download(options: argparse.Namespace) -> int:
+    """Download the datasets, for policies, judges or instruction following.
+
+    flowright data download                       # GSM8K, HumanEval, MBPP, MMLU, HotpotQA, ...
+    flowright data download gsm8k mbpp
+    flowright data download --only preferences    # to train and measure judges
+    flowright data download --only instructions   # IFEval, IFBench, HealthBench, VerInstruct
+
+    Each file is looked for on the Hugging Face hub, at its official address and in --from DIR, in
+    this order; an interrupted download resumes. docs/datasets.md lists the files. Exit status: 0 if
+    every required file is present, 1 if one is missing, 2 for wrong arguments.
+    """
+    from rich.console import Console
+
+    from flowright.core.errors import UserError
+    from flowright.data.download import Downloader, Web
+
+    chosen = _choose(options.names, options.only)
+    if options.source is not None and not options.source.is_dir():
+        raise UserError(f"--from {options.source}: no such folder")
+    console = Console()
+    downloads: list[Download] = []
+    web = None if options.no_network else Web()
+    downloader = Downloader(options.out, web=web, from_folder=options.source)
+    for dataset in chosen:
+        console.print(f"[bold]{dataset.name}[/]  licence: {dataset.licence}", soft_wrap=True)
+        for download in downloader.run([dataset]):
+            downloads.append(download)
+            for note in download.notes:
+                console.print(f"  {note}", markup=False, highlight=False, soft_wrap=True)
+    return _summarise(downloads, console)
+
+
+def _choose(names: Sequence[str], only: str | None) -> "list[Source]":
+    """The datasets of these names or import paths; without names those of a group."""
+    from flowright.core.errors import UserError
+    from flowright.core.plugins import suggest
+    from flowright.data.sources import AFLOW, DEFAULT_DATASETS, load_dataset
+    from flowright.data.sources.preference_registry import INSTRUCTIONS, PREFERENCES
+
+    if names and only:
+        raise UserError(f"--only {only}: names say it already; give one or the other")
+    tasks = (*DEFAULT_DATASETS, AFLOW.name)
+    known = (*tasks, *PREFERENCES, *INSTRUCTIONS)
+    unknown = [name for name in names if name not in known and ":" not in name]
+    if unknown:
+        listed = ", ".join((*known, "or your own as package.module:NAME"))
+        raise UserError(*(f"{n}: no such dataset{suggest(n, known)} ({listed})" for n in unknown))
+    if not names:
+        groups = {
+            "tasks": tasks,
+            "preferences": tuple(PREFERENCES),
+            "instructions": tuple(INSTRUCTIONS),
+            "all": known,
+        }
+        names = groups[only or "tasks"]
+        closed = [n for n in names if n in PREFERENCES and not PREFERENCES[n].open]
+        for name in closed:
+            print(f"{name}: left out, its authors state no licence; name it to measure with it")
+        names = [name for name in names if name not in closed]
+    found: dict[str, Source] = {AFLOW.name: AFLOW, **PREFERENCES, **INSTRUCTIONS}
+    return [found.get(name) or load_dataset(name) for name in dict.fromkeys(names)]
+
+
+def _summarise(downloads: "list[Download]", console: Any) -> int:
+    """Print the table; the exit code."""
+    from rich.table import Column, Table
+
+    table = Table(Column("file", overflow="fold"), "from", Column("bytes", justify="right"), "")
+    for download in downloads:
+        absent = "missing" if download.required else "absent, not required"
+        table.add_row(
+            download.path,
+            download.origin or absent,
+            f"{download.size:,}" if download.origin else "",
+            "SHA-256 differs" if download.origin and download.differs else "",
+            style="red" if download.origin is None and download.required else None,
+        )
+    console.print(table)
+    missing = [download for download in downloads if download.origin is None and download.required]
+    if missing:
+        console.print(
+            f"{len(missing)} files are missing. Bring them in a folder with the names above and "
+            "call again with --from DIR.",
+            soft_wrap=True,
+        )
+    return 1 if missing else 0
+
+
+def add_mix_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--from",
+        dest="source",
+        type=Path,
+        default=Path("data/raw"),
+        metavar="DIR",
+        help="folder of upstream files, as downloaded (default: %(default)s)",
+    )
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--split", choices=["official", "aflow"], help="default: official")
+    mode.add_argument("--offline", action="store_true", help="what the dependencies carry")
+    mode.add_argument("--own", type=Path, action="append", metavar="FILE",
+                      help="rows of your own: .jsonl, .json, .csv, .tsv, .parquet")  # fmt: skip
+    parser.add_argument("--own-val", type=Path, action="append", default=[], metavar="FILE",
+                        help="... to validate on (default: a tenth of --own)")  # fmt: skip
+    parser.add_argument("--field", action="append", default=[], metavar="NAME=COLUMN",
+                        help="what a column of --own is, such as question=frage")  # fmt: skip
+    parser.add_argument("--kind", choices=["math", "code", "qa"], help="of all rows of --own")
+    parser.add_argument("--out", type=Path, help="default: data/mixed; of --own data/own")
+    parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
+    parser.add_argument(
+        "--share",
+        action="append",
+        default=[],
+        metavar="NAME=SHARE",
+        help="weight of a dataset, such as gsm8k=0.3, or of your own, package.module:DATASET=0.3; "
+        "repeat it. Datasets that are not named are left out. Default: all kinds weigh the same",
+    )
+    for split in ("train", "val", "test"):
+        parser.add_argument(f"--{split}", type=int, metavar="N", help=f"problems in {split}")
+
+
+def mix(options: argparse.Namespace) -> int:
+    """Convert and mix the datasets into {train,val,test}_mixed.jsonl and manifest.json.
+
+    flowright data mix                      # official train splits only, from data/raw
+    flowright data mix --split aflow        # AFlow's validation splits, tests on its test splits
+    flowright data mix --offline            # from datasets the dependencies carry
+    flowright data mix --own FILE           # your own questions and answers: docs/datasets.md
+
+    docs/datasets.md has the details.
+    """
+    from flowright.core.errors import UserError
+    from flowright.data.build import write_mixture
+
+    _check_mix(options)
+    options.out = options.out or Path("data/own" if options.own else "data/mixed")
+    build = _mix_own if options.own else _mix_files
+    try:
+        mixed = _mix_offline(options) if options.offline else build(options)
+        paths = write_mixture(mixed, options.out)
+    except OSError as error:
+        raise UserError(f"{error.filename or options.out}: {error.strerror or error}") from None
+    _show_mixture(mixed)
+    print("wrote", ", ".join(str(path) for path in paths))
+    if options.own:
+        train, val = (options.out / f"{split}_mixed.jsonl" for split in ("train", "val"))
+        print(f"in the configuration: train_dataset={train} val_dataset={val}")
+    return 0
+
+
+def _check_mix(options: argparse.Namespace) -> None:
+    """Complain about arguments that do not go together, all at once."""
+    from flowright.core.errors import UserError
+
+    problems = [
+        f"--{split} {size}: at least 1"
+        for split in ("train", "val", "test")
+        if (size := getattr(options, split)) is not None and size < 1
+    ]
+    if options.own and options.share:
+        problems.append("--share: rows of your own are mixed with others as package.module:DATASET")
+    if not options.own:
+        given = {"--own-val": options.own_val, "--field": options.field, "--kind": options.kind}
+        problems += [f"{name}: goes with --own FILE" for name, value in given.items() if value]
+    if options.offline and options.share:
+        problems.append("--share: the offline mixture has fixed shares, a third for each kind")
+    if problems:
+        raise UserError(*problems)
+
+
+def _mix_offline(options: argparse.Namespace) -> "Mixed":
+    from flowright.data.build import Mixed, Sizes, facts
+    from flowright.data.offline import build_offline
+
+    splits = build_offline(options.seed, Sizes(options.train, options.val, options.test))
+    return Mixed(splits, facts("offline", options.seed, splits))
+
+
+def _mix_own(options: argparse.Namespace) -> "Mixed":
+    from flowright.data.build import Mixed, facts, hold_out
+    from flowright.data.own import Conversion
+    from flowright.data.sources.dataset import sha256_of
+    from flowright.data.sources.rows import read_table
+
+    conversion = Conversion(_parse_fields(options.field), options.kind)
+    made = []
+    for path, named in [*((p, None) for p in options.own), *((p, "val") for p in options.own_val)]:
+        problems = conversion.problems(read_table(path), path.name.partition(".")[0])
+        made += [(problem, named or split) for problem, split in problems]
+    sizes = {"train": options.train, "val": options.val, "test": options.test}
+    splits, dropped = hold_out(made, sizes, options.seed)
+    for what, rows in conversion.assumed.items():
+        print(f"assumed: {what} ({rows} rows)")
+    if dropped:
+        print(f"left out: {dropped} repetitions")
+    inputs = {path.name: sha256_of(path) for path in (*options.own, *options.own_val)}
+    counts = {"own": dropped} if dropped else {}
+    return Mixed(splits, facts("own", options.seed, splits, dropped=counts, inputs=inputs))
+
+
+def _parse_fields(arguments: Sequence[str]) -> dict[str, str]:
+    from flowright.core.errors import UserError
+    from flowright.core.plugins import suggest
+    from flowright.data.own import NAMES
+
+    pairs = [argument.partition("=") for argument in arguments]
+    problems = [
+        f"--field {''.join(pair)}: write NAME=COLUMN; NAME is one of {', '.join(NAMES)}"
+        f"{suggest(pair[0], list(NAMES))}"
+        for pair in pairs
+        if pair[0] not in NAMES or not pair[2]
+    ]
+    if problems:
+        raise UserError(*problems)
+    return {name: column for name, _, column in pairs}
+
+
+def _mix_files(options: argparse.Namespace) -> "Mixed":
+    from flowright.core.checkout import here
+    from flowright.core.errors import UserError
+    from flowright.data.build import Sizes, build_mixture
+
+    if not options.source.is_dir():
+        raise UserError(
+            f"--from {options.source}: no such folder; fetch the datasets with "
+            f"{here('python scripts/download_all_datasets.py')}, or use --offline"
+        )
+    mode = options.split or "official"
+    default = OFFICIAL_SIZES if mode == "official" and not options.share else {}
+    sizes = [
+        size if (size := getattr(options, split)) is not None else default.get(split)
+        for split in ("train", "val", "test")
+    ]
+    shares = _parse_shares(options.share) if options.share else None
+    mixed, warnings = build_mixture(options.source, mode, Sizes(*sizes), options.seed, shares)
+    print(*warnings, sep="\n", end="\n" if warnings else "", file=sys.stderr)
+    return mixed
+
+
+def _parse_shares(arguments: Sequence[str]) -> dict[str, float]:
+    from flowright.core.errors import UserError
+    from flowright.core.plugins import suggest
+    from flowright.data.sources import DATASETS
+
+    shares: dict[str, float] = {}
+    problems: list[str] = []
+    for argument in arguments:
+        name, _, text = argument.partition("=")
+        try:
+            shares[name] = float(text)
+        except ValueError:
+            problems.append(f"--share {argument}: write NAME=NUMBER, such as gsm8k=0.3")
+            continue
+        if name not in DATASETS and ":" not in name:
+            problems.append(f"--share {argument}: no such dataset{suggest(name, list(DATASETS))}")
+        elif not 0 < shares[name] < float("inf"):
+            problems.append(f"--share {argument}: a share is above 0")
+    if problems:
+        raise UserError(*problems)
+    return shares
+
+
+def _show_mixture(mixed: "Mixed") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from flowright.data.build import count
+    from flowright.data.sources import SPLITS
+
+    counts = {split: count(getattr(mixed.splits, split)) for split in SPLITS}
+    rows = sorted({(kind, source) for c in counts.values() for kind in c for source in c[kind]})
+    table = Table("kind", "source", *SPLITS, title=f"mixture ({mixed.facts['split']})")
+    for kind, source in rows:
+        numbers = [str(counts[split].get(kind, {}).get(source, 0)) for split in SPLITS]
+        table.add_row(kind, source, *numbers)
+    table.add_section()
+    table.add_row("all", "", *(str(len(getattr(mixed.splits, split))) for split in SPLITS))
+    Console().print(table)

@@ -1,0 +1,316 @@
+"""Commands on instruction following: measure a model, generate responses, score them."""
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from flowright.core.command_line import at_least_one
+
+LLM_FILE = Path("config/aflow_llm.yaml")
+JUDGE_FILE = Path("config/judge_server.yaml")
+
+SCORE_KEYS = {
+    "data.prompt_key": "prompt",
+    "data.response_key": "responses",
+    "data.data_source_key": "source",
+    "data.reward_model_key": "reward_model",
+}
+
+
+def add_evaluate_options(parser: argparse.ArgumentParser) -> None:
+    from flowright.evaluation.responses.response_options import (
+        add_drawing_options,
+        add_model_options,
+    )
+
+    add = parser.add_argument
+    add("--benchmark", required=True, metavar="NAMES",
+        help="ifeval, ifbench, or both with a comma; or healthbench")  # fmt: skip
+    add("--responses", type=Path, nargs="+", metavar="FILE",
+        help="answers that were given: rows prompt, response; no model is asked")  # fmt: skip
+    add("--data", type=Path, metavar="FILE", help="the benchmark's prompts")
+    add("--folder", type=Path, default=Path("data/raw"), metavar="DIR",
+        help="where they are without --data (default: data/raw)")  # fmt: skip
+    add("--verdicts", type=Path, nargs="+", default=(), metavar="FILE",
+        help="others' verdicts on these answers, to compare with")  # fmt: skip
+    add("--json", type=Path, metavar="OUT", help="the record, with every verdict")
+    add("--save-responses", type=Path, metavar="FILE",
+        help="a model's answers (default: outputs/instructions/MODEL.jsonl)")  # fmt: skip
+    add("--limit", type=at_least_one, metavar="N", help="the first N prompts (all)")
+    add("--overwrite", action="store_true", help="ask the model again for all")
+    add("--judge", metavar="NAME", help="of healthbench: a model of --llm-file, or simulated")
+    add_model_options(parser, LLM_FILE, batch_size=64)
+    add_drawing_options(parser, samples=None, temperature=0.0, top_p=1.0, top_k=-1, max_tokens=1280)
+
+
+def evaluate(options: argparse.Namespace) -> int:
+    """Measure how well answers follow instructions that a program can check.
+
+    flowright instructions evaluate --benchmark ifeval --responses answers.jsonl
+    flowright instructions evaluate --benchmark ifeval,ifbench --model smollm2-135m
+    flowright instructions evaluate --benchmark ifeval --server NAME --limit 20
+    flowright instructions evaluate --benchmark ifbench --data IFBench_test.jsonl \\
+        --responses answers.jsonl --verdicts theirs.jsonl --json scores.json
+    flowright instructions evaluate --benchmark healthbench --data healthbench.jsonl \\
+        --responses answers.jsonl --judge NAME
+
+    A row of --responses has a prompt and a response. Without the option, a model is asked, greedily
+    by default; an interrupted command resumes. docs/instructions.md describes the measures and the
+    optional packages.
+    """
+    from rich.console import Console
+
+    console = Console()
+    if options.benchmark == "healthbench":
+        _evaluate_healthbench(options, console)
+    else:
+        _evaluate_instructions(options, console)
+    if options.json is not None:
+        console.print(f"{options.json}", markup=False, soft_wrap=True)
+    return 0
+
+
+def _evaluate_instructions(options: argparse.Namespace, console: Any) -> None:
+    from flowright.criteria.constraints.checkers import read_answers
+    from flowright.evaluation.responses.instruction_benchmarks import (
+        open_prompts,
+        score_instructions,
+        write_record,
+    )
+    from flowright.evaluation.responses.response_reports import instructions_report
+    from flowright.viewer.rendering.report import report_text
+
+    sets = open_prompts(options.benchmark, options.folder, options.data, options.limit)
+    generation: dict[str, Any] = {}
+    if options.responses is not None:
+        answers = read_answers(options.responses)
+    else:
+        answers, generation = _ask(options, sets, console)
+    record = score_instructions(sets, answers, options.verdicts) | {"generation": generation}
+    if options.json is not None:
+        write_record(record, options.json)
+    console.print(report_text(instructions_report(record)))
+
+
+def _evaluate_healthbench(options: argparse.Namespace, console: Any) -> None:
+    import uvloop
+    from rich.console import Console
+
+    from flowright.core.errors import UserError
+    from flowright.evaluation.responses.instruction_benchmarks import score_healthbench
+    from flowright.evaluation.responses.response_options import progress_bar
+    from flowright.evaluation.responses.response_reports import scores_report
+    from flowright.evaluation.responses.score_responses import GraderSettings
+    from flowright.viewer.rendering.report import report_text
+
+    if options.responses is None:
+        raise UserError(
+            "--benchmark healthbench: --responses FILE has the answers; "
+            "python scripts/generate_responses.py --data-path FILE asks a model for them"
+        )
+    settings = GraderSettings(
+        "rubric",
+        options.judge,
+        JUDGE_FILE,
+        [f"llm.file={options.llm_file}"],
+        calls="each",  # as the benchmark's own program does
+    )
+    data = options.data or options.folder / "rubrics/healthbench_val.parquet"
+    out = options.json or Path("outputs/instructions/healthbench.json")
+    with progress_bar(Console(stderr=True), "healthbench") as progress:
+        record = uvloop.run(
+            score_healthbench(
+                settings, data, options.responses, out, options.limit, options.overwrite, progress
+            )
+        )
+    console.print(report_text(scores_report(record)))
+
+
+def _ask(
+    options: argparse.Namespace, sets: Sequence[Any], console: Any
+) -> tuple[dict[str, str], dict[str, Any]]:
+    """Return a model's answers to the benchmarks by prompt, and their settings for the record."""
+    import uvloop
+    from rich.console import Console
+
+    from flowright.evaluation.responses.instruction_benchmarks import answer_benchmark
+    from flowright.evaluation.responses.response_options import (
+        draw_settings,
+        model_name,
+        progress_bar,
+    )
+
+    errors = Console(stderr=True)
+    named = model_name(options, lambda line: errors.print(line, markup=False))
+    settings = draw_settings(options)
+    called = Path(named.model or named.server or "served").name
+    path = options.save_responses or Path(f"outputs/instructions/{called}.jsonl")
+    several = options.save_responses is None or len(sets) > 1
+    answers: dict[str, str] = {}
+    generation: dict[str, Any] = {}
+    for one in sets:
+        out = path.with_name(f"{path.stem}.{one.benchmark}{path.suffix}") if several else path
+        with progress_bar(errors, one.benchmark) as progress:
+            found = uvloop.run(
+                answer_benchmark(named, settings, one, out, options.overwrite, progress)
+            )
+        answers |= found.answers
+        generation[one.benchmark] = dict(found.about)
+        for line in (*found.generated.lines(), str(out)):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+    return answers, generation
+
+
+def add_generate_options(parser: argparse.ArgumentParser) -> None:
+    from flowright.evaluation.responses.response_options import (
+        add_drawing_options,
+        add_model_options,
+    )
+
+    add = parser.add_argument
+    add("--data-path", type=Path, required=True, metavar="FILE", help="rows with prompts")
+    add("--output-path", type=Path, required=True, metavar="FILE", help="a .parquet file")
+    add("--prompt-key", default="prompt", metavar="COLUMN", help="texts or lists of messages")
+    add("--response-key", default="responses", metavar="COLUMN", help="what is written")
+    add("--start", type=int, default=0, metavar="ROW", help="the first row (0)")
+    add("--limit", type=at_least_one, metavar="N", help="so many rows (all)")
+    add("--overwrite", action="store_true", help="start again")
+    add_drawing_options(parser, samples=8, temperature=0.7, top_p=0.8, top_k=20, max_tokens=4096)
+    add_model_options(parser, LLM_FILE, batch_size=8)
+
+
+def generate(options: argparse.Namespace) -> int:
+    """Generate responses to the prompts of a parquet or JSON Lines file, into a parquet file.
+
+    flowright instructions generate --model smollm2-135m --data-path val.parquet \\
+        --output-path out.parquet --n-samples 8
+    flowright instructions generate --server gpt-oss-120b --data-path val.parquet \\
+        --output-path out.parquet
+    VLLM_BASE_URL=http://a:8000/v1,http://b:8000/v1 VLLM_MODEL=Qwen/Qwen3-8B \\
+        flowright instructions generate --data-path val.parquet --output-path out.parquet
+
+    An interrupted command resumes. docs/instructions.md describes the columns.
+    """
+    import uvloop
+    from rich.console import Console
+
+    from flowright.evaluation.responses.generate import GenerationRequest, generate
+    from flowright.evaluation.responses.response_options import (
+        draw_settings,
+        model_name,
+        progress_bar,
+    )
+
+    console, errors = Console(), Console(stderr=True)
+    request = GenerationRequest(
+        named=model_name(options, lambda line: errors.print(line, markup=False)),
+        settings=draw_settings(options),
+        data=options.data_path,
+        out=options.output_path,
+        prompt_key=options.prompt_key,
+        response_key=options.response_key,
+        start=options.start,
+        limit=options.limit,
+        overwrite=options.overwrite,
+    )
+    with progress_bar(errors, "responses") as progress:
+        done = uvloop.run(generate(request, progress))
+    for line in done.lines():
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    console.print(f"{options.output_path}", markup=False, soft_wrap=True)
+    return 0
+
+
+def add_score_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--reward", required=True, choices=("rubric", "verif", "constraints"),
+        help="what a row is graded by")  # fmt: skip
+    add("--judge", metavar="NAME", help="a model of the LLM file, or simulated")
+    add("--calls", choices=("together", "each", "brackets"), default="together",
+        help="all criteria in one call, each in its own, or VerIF's [[1]] (together)")  # fmt: skip
+    add("--rules", choices=("run", "skip", "ignore"),
+        help="of verif: run them, give them to the judge (VERIF_SKIP_RULES=1), or leave them out "
+        "(VERIF_IGNORE_RULES=1); default: as these say, else run")  # fmt: skip
+    add("--config", type=Path, default=JUDGE_FILE, metavar="FILE",
+        help="its judge, llm and simulated sections are the judge's")  # fmt: skip
+    add("--json", type=Path, metavar="OUT", help="the record (default: beside the data)")
+    add("--overwrite", action="store_true", help="start again")
+    add("keys", nargs="+", metavar="key=value", help="data.path=FILE and others")
+
+
+def score(options: argparse.Namespace) -> int:
+    """Score the responses of a file: per data_source, the mean over rows of the mean over samples.
+
+    flowright instructions score data.path=out.parquet --reward rubric --judge gpt-oss-120b
+    flowright instructions score data.path=out.parquet --reward verif --judge gpt-oss-120b
+    flowright instructions score data.path=ifeval.parquet --reward constraints
+
+    Keys: data.path, data.prompt_key, data.response_key, data.data_source_key,
+    data.reward_model_key; and those of --config, such as judge.max_tokens=4096. An interrupted
+    command resumes. docs/instructions.md describes the scores.
+    """
+    import uvloop
+    from rich.console import Console
+
+    from flowright.environments.instructions.config import rules_of_environment
+    from flowright.evaluation.responses.response_options import progress_bar
+    from flowright.evaluation.responses.response_reports import scores_report
+    from flowright.evaluation.responses.score_responses import (
+        GraderSettings,
+        ResponseColumns,
+        ScoreRequest,
+        score_file,
+    )
+    from flowright.viewer.rendering.report import report_text
+
+    console, errors = Console(), Console(stderr=True)
+    given, overrides = _split_keys(options.keys)
+    data = Path(given.pop("data.path"))
+    variables = os.environ if options.reward == "verif" else {}
+    request = ScoreRequest(
+        graders=GraderSettings(
+            options.reward,
+            options.judge,
+            options.config,
+            overrides,
+            options.calls,
+            options.rules or rules_of_environment(variables),
+        ),
+        data=data,
+        out=options.json or data.with_name(f"{data.stem}.scores.json"),
+        columns=ResponseColumns(**{SCORE_KEYS[key]: value for key, value in given.items()}),
+        overwrite=options.overwrite,
+    )
+    with progress_bar(errors, "graded") as progress:
+        record = uvloop.run(score_file(request, progress))
+    console.print(report_text(scores_report(record)))
+    console.print(f"{request.out}", markup=False, soft_wrap=True)
+    return 0
+
+
+def _split_keys(given: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """The keys of the data, and those of the judge. Raises UserError."""
+    from flowright.core.errors import UserError
+    from flowright.core.plugins import suggest
+
+    ours: dict[str, str] = {}
+    others: list[str] = []
+    problems: list[str] = []
+    for one in given:
+        key, _, value = one.partition("=")
+        if key.startswith("custom_reward_function"):
+            problems.append(f"{key}: a reward is chosen by --reward, rubric, verif or constraints")
+        elif not key.startswith("data."):
+            others.append(one)
+        elif key not in ("data.path", *SCORE_KEYS):
+            known = ["data.path", *SCORE_KEYS]
+            problems.append(f"{key}: no such key{suggest(key, known)} ({', '.join(known)})")
+        else:
+            ours[key] = value
+    if not ours.get("data.path"):
+        problems.append("data.path=FILE: which file is scored?")
+    if problems:
+        raise UserError(*problems)
+    return ours, others

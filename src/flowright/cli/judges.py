@@ -1,0 +1,443 @@
+"""Commands on judges: exam, benchmarks, calibration, scoring a file, serving over HTTP."""
+
+import argparse
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flowright.core.command_line import at_least_one, telling
+from flowright.core.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
+
+    from flowright.config.root import JudgeServerConfig
+
+JUDGE_FILE = Path("config/judge_server.yaml")
+FIELDS = ("prompt", "completion", "answer", "answer_type", "criteria", "alternatives", "evidence",
+          "rival")  # fmt: skip
+
+
+@contextmanager
+def _progress() -> "Iterator[tuple[Bars, Callable[[str, int], Callable[[], None]]]]":
+    """Bars on stderr, and a function that adds one and returns a callback that advances it."""
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress as Bars, TimeRemainingColumn
+
+    columns = (*Bars.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
+    bars = Bars(*columns, console=Console(stderr=True), transient=True)
+
+    def add(name: str, total: int) -> Callable[[], None]:
+        bars.start()  # not before there is something to show
+        bar = bars.add_task(name, total=total)
+        return lambda: bars.advance(bar)
+
+    try:
+        yield bars, add
+    finally:
+        if bars.live.is_started:
+            bars.stop()
+
+
+def add_exam_options(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--data", type=Path, help="labelled answers, or a mixture of tasks")
+    what.add_argument("--build", type=Path, metavar="MIXTURE", help="only make labelled answers")
+    parser.add_argument("--config", type=Path, help="of the judge: a YAML file as for the service")
+    parser.add_argument("--out", type=Path, help="folder of the exam, or file of --build")
+    parser.add_argument("--limit", type=at_least_one, metavar="N", help="questions; default: all")
+    parser.add_argument("--seed", type=int, default=0, help="of every draw (default: 0)")
+    parser.add_argument("--repeats", type=at_least_one, default=3, metavar="N",
+                        help="times that every answer is judged as it is (default: 3)")  # fmt: skip
+    parser.add_argument("--perturbations", metavar="A,B", help="default: all; '' for none")
+    parser.add_argument("--no-pairs", action="store_true", help="leave the order of two out")
+    parser.add_argument("--evalbiasbench", type=Path, metavar="DIR",
+                        help="ask about its pairs as well; DIR has the downloads")  # fmt: skip
+    parser.add_argument("--concurrency", type=at_least_one, default=32, metavar="N",
+                        help="queries at once (default: 32)")  # fmt: skip
+    parser.add_argument("--price-in", type=float, metavar="X", help="per million prompt tokens")
+    parser.add_argument("--price-out", type=float, metavar="X", help="... of completion tokens")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="such as judge.gate=false"
+    )
+
+
+def exam(options: argparse.Namespace) -> int:
+    """Examine a judge on labelled answers, or make such answers from a mixture.
+
+    flowright judge exam --config config/judge_server.yaml --data labelled.jsonl
+    flowright judge exam --build data/mixed/val_mixed.jsonl --out labelled.jsonl
+
+    --data takes a mixture file as well. Writes exam.json, exam.html and verdicts.jsonl, and prints
+    a table. docs/measuring_judges.md describes the measures.
+    """
+    if options.build and not options.out:
+        raise UserError("--build needs --out FILE")
+    if options.data and not options.config:
+        raise UserError("--data needs --config FILE, such as config/judge_server.yaml")
+    if (options.price_in is None) != (options.price_out is None):
+        raise UserError("--price-in and --price-out go together")
+    with _progress() as (bars, progress):
+        folder = _hold_exam(options, progress, lambda line: bars.console.print(line, markup=False))
+    if folder is not None:
+        _show_exam(folder)
+    return 0
+
+
+def _hold_exam(
+    options: argparse.Namespace,
+    progress: Callable[[str, int], Callable[[], None]],
+    say: Callable[[str], None],
+) -> Path | None:
+    """The folder of the exam; None after --build."""
+    import uvloop
+
+    from flowright.config.loading import load_judge_server
+    from flowright.data.sources.preference_registry import read_pairs
+    from flowright.judging.measuring.exam_probes import ExamPlan
+    from flowright.judging.measuring.judge_exam import (
+        ExamRequest,
+        build_file,
+        chosen_perturbations,
+        run_exam,
+    )
+
+    if options.build:
+        built = build_file(options.build, options.out, options.limit, options.seed, progress, say)
+        return uvloop.run(built)
+    plan = ExamPlan(
+        perturbations=chosen_perturbations(options.perturbations),
+        repeats=options.repeats,
+        seed=options.seed,
+        concurrency=options.concurrency,
+        price_in=options.price_in,
+        price_out=options.price_out,
+    )
+    config = load_judge_server(options.config, options.overrides)
+    biased = ()
+    if options.evalbiasbench:
+        biased = tuple(read_pairs("evalbiasbench", options.evalbiasbench))
+    with_pairs = not options.no_pairs
+    request = ExamRequest(
+        config, options.data, plan, options.limit, with_pairs, options.out, biased
+    )
+    return uvloop.run(run_exam(request, progress, say))
+
+
+def _show_exam(folder: Path) -> None:
+    """Print the report and the paths of the files."""
+    from rich.console import Console
+
+    from flowright.judging.measuring.exam_report import exam_report, read_exam
+    from flowright.viewer.rendering.report import report_text, write_report
+
+    report = exam_report(read_exam(folder))
+    page = folder / "exam.html"
+    write_report(report, page)
+    console = Console()
+    console.print(report_text(report))
+    console.print(f"{page}, exam.json and verdicts.jsonl beside it", markup=False)
+
+
+def add_benchmark_options(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--benchmark", metavar="NAME[/SUBSET]", help="llmbar, pandalm, autoj, hhh, "
+                      "evalbiasbench, judgebench or rewardbench2; llmbar/adversarial, hhh/honest: "
+                      "a part of one")  # fmt: skip
+    what.add_argument("--pairs", type=Path, metavar="FILE", help="pairs in LLMBar's form or ours")
+    what.add_argument("--outputs", type=Path, metavar="FILE",
+                      help="what a judge said, in JudgeBench's form: nobody is asked")  # fmt: skip
+    parser.add_argument("--judge", metavar="NAME_OR_PATH", help="who is measured")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="the record (default: in outputs)")
+    parser.add_argument("--html", type=Path, metavar="OUT", help="a page as well")
+    parser.add_argument("--data", type=Path, default=Path("data/raw"), metavar="DIR",
+                        help="where the downloaded files are (default: data/raw)")  # fmt: skip
+    parser.add_argument("--ask", choices=("pairwise", "score", "pointwise"), default="pairwise",
+                        help="which answer is better, or a score or grade of each")  # fmt: skip
+    parser.add_argument("--mode", choices=("ranking", "ratings"),
+                        help="RewardBench 2: the best of four, or a rating of each")  # fmt: skip
+    parser.add_argument("--config", type=Path, default=JUDGE_FILE,
+                        help="its judge, llm and simulated sections are the judge's")  # fmt: skip
+    parser.add_argument("--limit", type=at_least_one, metavar="N", help="prompts; default: all")
+    parser.add_argument("--seed", type=int, default=0, help="of every draw (default: 0)")
+    parser.add_argument("--overwrite", action="store_true", help="start again")
+    parser.add_argument("--trained-on", type=Path, action="append", default=[], metavar="DIR",
+                        help="a run, checkpoint or export with a trained_on.json that tells of "
+                        "the judge; repeat it (default: the judge's folder)")  # fmt: skip
+    parser.add_argument("--allow-trained-on", action="store_true",
+                        help="measure on what it was trained on, and say so")  # fmt: skip
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="such as judge.max_tokens=4096"
+    )
+
+
+def benchmark(options: argparse.Namespace) -> int:
+    """Measure a judge on a benchmark, or on pairs of your own.
+
+    flowright judge benchmark --judge length --benchmark llmbar
+    flowright judge benchmark --judge gpt-oss-120b --benchmark judgebench --json judged.json
+    flowright judge benchmark --judge http://localhost:8888 --pairs pairs.jsonl --html a.html
+    flowright judge benchmark --outputs outputs.jsonl
+
+    --judge is length, random, a name of the LLM file (several with commas are a panel), the address
+    of a judge service, the folder of a trained judge, or a judge's YAML file. An interrupted
+    command resumes. docs/measuring_judges.md describes the measures.
+    """
+    if (options.judge is None) != (options.outputs is not None):
+        raise UserError("give --judge NAME, or --outputs FILE, which holds a judge's replies")
+    with _progress() as (bars, progress):
+        out = _measure(
+            options,
+            progress,
+            lambda line: bars.console.print(line, markup=False, soft_wrap=True),
+        )
+    _show_benchmark(out, options.html)
+    return 0
+
+
+def _measure(
+    options: argparse.Namespace,
+    progress: Callable[[str, int], Callable[[], None]],
+    say: Callable[[str], None],
+) -> Path:
+    """The path of the record."""
+    import uvloop
+
+    from flowright.judging.measuring.benchmark_judges import JudgeName, OpenedJudge
+    from flowright.judging.measuring.judge_benchmark import BenchmarkRequest, run_benchmark
+
+    def open_folder(named: JudgeName) -> AbstractAsyncContextManager[OpenedJudge]:
+        from flowright.evaluation.trained_judge import open_trained_judge  # loads torch
+
+        return open_trained_judge(named)
+
+    judge = None
+    if options.judge is not None:
+        judge = JudgeName(
+            options.judge, options.config, options.overrides, options.ask, options.seed
+        )
+    request = BenchmarkRequest(
+        judge=judge,
+        benchmark=options.benchmark,
+        pairs=options.pairs,
+        outputs=options.outputs,
+        folder=options.data,
+        out=options.json,
+        mode=options.mode,
+        limit=options.limit,
+        seed=options.seed,
+        overwrite=options.overwrite,
+        trained_on=options.trained_on,
+        allow_trained_on=options.allow_trained_on,
+    )
+    return uvloop.run(run_benchmark(request, open_folder, progress, say))
+
+
+def _show_benchmark(out: Path, html: Path | None) -> None:
+    """Print the report and the paths of the files."""
+    from rich.console import Console
+
+    from flowright.judging.measuring.benchmark_report import benchmark_report, read_record
+    from flowright.viewer.rendering.report import report_text, write_report
+
+    report = benchmark_report(read_record(out))
+    console = Console()
+    console.print(report_text(report))
+    console.print(f"{out}", markup=False, soft_wrap=True)
+    if html is not None:
+        write_report(report, html)
+        console.print(f"{html}", markup=False, soft_wrap=True)
+
+
+def add_calibrate_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", type=Path, help="a run, a checkpoint, an adapter or a model")
+    parser.add_argument("--pairs", type=Path, nargs="+", required=True, metavar="FILE")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+
+
+def calibrate(options: argparse.Namespace) -> int:
+    """Calibrate the confidence of a judge that scores, on pairs that people labelled.
+
+    flowright judge calibrate models/my_judge --pairs held_out.jsonl
+
+    One half of the conversations fits a temperature, the other half measures it. Writes
+    calibration.json beside the weights, which serving and measuring the judge read. The pairs have
+    the forms of docs/training_judges.md; the judge must not have been trained on them.
+    """
+    from flowright.app.launch import calibrate_judge
+
+    return calibrate_judge(options.folder, options.pairs, options.device)
+
+
+def add_score_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--in", dest="source", type=Path, required=True, metavar="FILE",
+                        help="rows to judge: .jsonl, .json, .csv, .tsv or .parquet")  # fmt: skip
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE",
+                        help="where they go, judged: .jsonl or .parquet")  # fmt: skip
+    who = parser.add_mutually_exclusive_group(required=True)
+    who.add_argument("--config", type=Path, help="a judge: a YAML file as for the service")
+    who.add_argument("--url", help="a judge service that runs")
+    for field in FIELDS:
+        names = {0: "its usual names", 1: field, 2: "none"}
+        usual = names[(FIELDS.index(field) > 2) + (FIELDS.index(field) > 4)]
+        parser.add_argument(f"--{field.replace('_', '-')}", metavar="COLUMN",
+                            help=f"the column of the {field} (default: {usual})")  # fmt: skip
+    parser.add_argument("--concurrency", type=at_least_one, default=64, metavar="N",
+                        help="rows at once (default: 64)")  # fmt: skip
+    parser.add_argument("--retry-failed", action="store_true",
+                        help="also judge again what was left without a score")  # fmt: skip
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="of --config, such as judge.gate=false"
+    )
+
+
+def score(options: argparse.Namespace) -> int:
+    """Judge a file of answers (JSON Lines, JSON, CSV, TSV, Parquet) row by row.
+
+    flowright judge score --in answers.jsonl --out judged.jsonl --config config/judge_server.yaml
+    flowright judge score --in answers.parquet --out judged.parquet --url http://localhost:8888
+
+    Every column is kept; score, correct, source, status and explanation are added, empty if there
+    is no verdict. The same command resumes an interrupted one (OUT.progress). A service's key is
+    read from JUDGE_MODEL_API_KEY. docs/judge_service.md has more.
+
+    Exit status: 0 if every row has a score, 1 if some have none, 2 for a mistake in the call or the
+    file, 3 if the judge is down, 130 after Ctrl-C.
+    """
+    with (
+        telling(lambda: "stopping; the same command goes on from here"),
+        _progress() as (bars, add),
+    ):
+        counts = _judge_file(options, bars, add)
+    return _show_scores(counts, options.out)
+
+
+def _judge_file(
+    options: argparse.Namespace, bars: "Bars", add: Callable[[str, int], Callable[[], None]]
+) -> Counter[str]:
+    """Judge, write the output, and return how many rows ended how."""
+    import uvloop
+
+    from flowright.core.files import disk_errors
+    from flowright.core.journal import Journal
+    from flowright.judging.service.judge_file import (
+        Judged,
+        Key,
+        check_out,
+        judge_rows,
+        open_progress,
+        survey,
+        write_judged,
+    )
+    from flowright.judging.service.serve import open_backend
+
+    check_out(options.out)
+    if options.source.resolve() == options.out.resolve():
+        raise UserError("--out: is --in, which is kept as it is")
+    config = _judge_of(options)
+    found = survey(options.source, {field: getattr(options, field) for field in FIELDS})
+
+    async def judge(progress: Journal) -> dict[Key, Judged]:
+        async with open_backend(config) as (opened, ready):
+            if problems := await ready():
+                raise UserError(*problems)
+            if opened.simulated:
+                bars.console.print("simulated: no language model judges here")
+            if found.columns.answer is None:
+                bars.console.print(
+                    "no reference: the judge goes by the question alone; see --answer"
+                )
+            advance = add(options.source.name, found.rows)
+            return await judge_rows(options.source, found.columns, opened.judge, progress,
+                             options.concurrency, options.retry_failed, advance)  # fmt: skip
+
+    with disk_errors(options.out):
+        path = options.out.with_name(options.out.name + ".progress")
+        with open_progress(path, _identity(config, found.columns)) as progress:
+            judged = uvloop.run(judge(progress))
+            return write_judged(options.source, options.out, found.added, judged)
+
+
+def _judge_of(options: argparse.Namespace) -> "JudgeServerConfig":
+    """The judge of --config, or of the service at --url."""
+    from pydantic import ValidationError
+
+    from flowright.config.loading import load_judge_server
+    from flowright.config.root import JudgeServerConfig
+
+    if options.config:
+        return load_judge_server(options.config, options.overrides)
+    if options.overrides:
+        raise UserError(f"{options.overrides[0]}: settings go with --config")
+    service = {"judge_url": options.url, "api_key": os.environ.get("JUDGE_MODEL_API_KEY")}
+    try:
+        return JudgeServerConfig.model_validate({"judge": {"service": service}})
+    except ValidationError:
+        raise UserError(f"--url {options.url}: an address such as http://localhost:8888") from None
+
+
+def _identity(config: "JudgeServerConfig", columns: Any) -> dict[str, Any]:
+    """What decides the verdicts: a resumed file must not have those of two judges."""
+    from dataclasses import asdict
+
+    from flowright.judging.build import fingerprint
+
+    section = config.judge
+    service = section.service.judge_url if section.service else None
+    told = section.model_dump(include={"model", "mode", "gate", "panel"}, mode="json")
+    judge = {**told, "service": service, "asked": fingerprint(section)}
+    return {"judge": judge, "columns": asdict(columns)}
+
+
+def _show_scores(counts: Counter[str], out: Path) -> int:
+    """The summary; returns the exit status."""
+    total = counts.total()
+    scored = sum(counts[name] for name in ("right", "wrong", "tie"))
+    shares = {"right": counts["right"], "wrong": counts["wrong"], "tie": counts["tie"],
+              "unscored": total - scored}  # fmt: skip
+    told = [f"{name} {n} ({n / total:.1%})" for name, n in shares.items() if n or name != "tie"]
+    print(f"{out}: {total} rows: {', '.join(told)}")
+    failed = {name: n for name, n in counts.items() if name not in ("right", "wrong", "tie")}
+    if failed:
+        why = ", ".join(f"{name} {n}" for name, n in sorted(failed.items()))
+        print(f"unscored are: {why}; --retry-failed judges them again")
+    return 1 if failed else 0
+
+
+def add_serve_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", type=Path, help="a YAML file")
+    parser.add_argument("--model", metavar="FOLDER", help="a trained judge (trained.folder)")
+    parser.add_argument("--base-url", metavar="URL", help="who serves it (trained.base_url)")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="such as server.port=0")
+
+
+def serve(options: argparse.Namespace) -> int:
+    """Serve a judge over HTTP.
+
+    flowright judge serve --config config/judge_server.yaml
+    flowright judge serve --model outputs/my_judge
+    flowright judge serve --model models/my_judge --base-url http://localhost:8000/v1
+
+    --model is a trained judge: a run, a checkpoint, an adapter, or an exported model. It runs in
+    this process; one that writes its verdicts may be served by vLLM instead (--base-url).
+    docs/judge_service.md describes the endpoints, config/judge_server.yaml the settings.
+    """
+    if options.config is None and options.model is None:
+        raise UserError("give --config FILE, or --model FOLDER")
+    if options.base_url and not options.model:
+        raise UserError("--base-url goes with --model FOLDER, which has the judge's prompt")
+    from flowright.config.loading import load_judge_server
+
+    named = {"trained.folder": options.model, "trained.base_url": options.base_url}
+    overrides = [f"{key}={json.dumps(value)}" for key, value in named.items() if value]
+    config = load_judge_server(options.config, [*overrides, *options.overrides])
+    from flowright.judging.service.serve import run
+
+    open_trained = None
+    if config.trained.folder is not None:  # loads torch
+        from flowright.evaluation.trained_judge import load_trained_judge as open_trained
+    return run(config, lambda line: print(line, flush=True), open_trained)

