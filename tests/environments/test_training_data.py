@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from flowright.core.batch_calls import ServerDown
 from flowright.core.errors import DataError, FailureError, Reason
 from flowright.data.preferences import Pair, Preferred, Turn
 from flowright.environments.judging.config import JudgingSection, KnownRuleSection
@@ -30,7 +31,7 @@ from flowright.environments.judging.synthetic import (
 from flowright.environments.judging.tasks import load_rows
 from flowright.environments.judging.transcripts import by_judge, by_model, transcribe, transcript
 from flowright.judging.rules import gate
-from flowright.judging.verdict import JudgeQuery, RawReply, Verdict
+from flowright.judging.verdict import JudgeQuery, RawReply, Status, Verdict
 from flowright.llm.chat import Message
 
 WORDS = wording_of("short")
@@ -226,8 +227,6 @@ PAIR = Pair("1", "s", QUESTION, "42", "41", "first")
         (Verdict(1.0, True, "llm", "ok", ""), None, (0, 1, 0)),
         (Verdict(1.0, True, "llm", "ok", "a</think>b"), None, (0, 1, 0)),
         (Verdict(None, None, "llm", "abstain", "unsure"), None, (0, 1, 0)),
-        (Verdict(None, None, "llm", "unavailable", "down"), None, (0, 0, 1)),
-        (Verdict(None, None, "llm", "overloaded", "busy"), None, (0, 0, 1)),
     ],
 )
 async def test_judges_of_the_house_think_for_it(
@@ -240,6 +239,13 @@ async def test_judges_of_the_house_think_for_it(
     assert replies == ([] if kept is None else [reply_text(kept, "first")])
     (query,) = judge.queries
     assert (query.question, query.answer, query.rival) == ("What is 6 * 7?", "42", "41")
+
+
+@pytest.mark.parametrize("status", ["unavailable", "overloaded"])
+async def test_a_server_without_any_reply_is_down(status: Status) -> None:
+    judge = Scripted(Verdict(None, None, "llm", status, "busy"))
+    with pytest.raises(ServerDown, match=rf"1 calls in a row failed \({status}: busy\)"):
+        await transcribe([PAIR], by_judge(judge), WORDS, tries=1)
 
 
 async def test_a_score_of_the_house_is_a_label() -> None:
