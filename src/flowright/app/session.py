@@ -32,7 +32,7 @@ from flowright.app.world import (
 )
 from flowright.config.grpo import GrpoSection
 from flowright.config.root import Config
-from flowright.core.command_line import telling
+from flowright.core.command_line import on_signal
 from flowright.core.errors import RunPaused, UserError
 from flowright.core.files import write_json
 from flowright.data.mixture import Mixture
@@ -90,7 +90,7 @@ async def run_training(start: Start, console: Console, ranks: Ranks) -> None:
         run.state(status="interrupted", message=f"stopped at once; {_resume_hint(path)}")
 
     try:
-        with telling(partial(_resume_hint, path), interrupted), peers_of_passes():
+        with on_signal(partial(_resume_hint, path), interrupted), peers_of_passes():
             run.state(status="running", stage="start", step=0, steps=config.grpo.steps)
             fixed = choices_of(config.grpo).objective.fixed_data
             await (_run_on_fixed_data if fixed else _run)(start, run, console, ranks)
@@ -307,7 +307,7 @@ async def run_evaluation(evaluation: Evaluation, console: Console) -> Comparison
     On the validation set; or on other problems, with the best baselines chosen on validation. In
     one process, which has the whole policy, sharded in training or not.
     """
-    with telling(evaluation.ledger.summary):
+    with on_signal(evaluation.ledger.summary):
         return await _measured(evaluation, console)
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from flowright.core.checkout import here
-from flowright.core.command_line import telling
+from flowright.core.command_line import on_signal
 from flowright.core.errors import ConfigError, RunError
 from flowright.core.files import Lock, check_writable, disk_errors, is_held
 from flowright.core.formatting import duration
@@ -154,7 +154,7 @@ def _transfer(loaded: LoadedStudy, request: StudyRequest, console: Console) -> l
         def progress(name: str, done: int, of: int) -> None:
             bars.update(bar, description=f"graded by {name}", completed=done, total=of)
 
-        with telling(lambda: f"verdicts are kept; go on: {_again(request)} --transfer"):
+        with on_signal(lambda: f"verdicts are kept; go on: {_again(request)} --transfer"):
             missing += grade_all(judges, loaded.runs, answers, loaded.out, progress)
     found = matrix(loaded.cells, loaded.runs, answers, judges)
     write_matrix(found, loaded.out)
@@ -227,7 +227,7 @@ def _train(
             start=placement.start,
             on_done=on_done,
         )
-        with telling(lambda: f"what is under way is saved; go on: {again}", runner.kill):
+        with on_signal(lambda: f"what is under way is saved; go on: {again}", runner.kill):
             runner.work(left)
     return runner.failed
 
