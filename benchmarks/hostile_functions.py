@@ -310,7 +310,7 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     "flowright.judging.service.bodies:response_of": lambda text: bodies.response_of(
         _verdict(text), "1", 0.1
     ),
-    "flowright.environments.judging.reading:read": lambda text: [
+    "flowright.environments.judging.frames:read": lambda text: [
         judgements.read(f"{behind}{text}", "pointwise", confidence=True)
         for behind in ("", "<think>", "<think></think><score>", "<think></think><score>3</score>")
     ],
@@ -359,10 +359,10 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
         requested_format.requested_fields(text, form) for form in (None, {"type": "json_object"})
     ],
     "flowright.environments.presentation.choices:read_choice": read_choice,
-    "flowright.environments.presentation.presenting:presented": lambda text: presented(
+    "flowright.environments.presentation.choices:presented": lambda text: presented(
         "cite", text, "key"
     ),
-    "flowright.environments.presentation.presenting:with_answer_line": with_answer_line,
+    "flowright.environments.presentation.choices:with_answer_line": with_answer_line,
     "flowright.simulation.assessor:trigger": lambda text: [
         assessor.trigger(bias, text) for bias in assessor.BIASES
     ],
