@@ -303,11 +303,11 @@ def test_texts_of_others_are_shown_and_not_obeyed(tmp_path: Path) -> None:
 
 def test_files_without_a_record(tmp_path: Path) -> None:
     path = tmp_path / "o.json"
-    with pytest.raises(DataError, match="No such file"):
+    with pytest.raises(DataError, match="no such file"):
         read_record(path)
-    for text in ("{}", "[", "[]"):
+    for text, why in (("{}", "not a record"), ("[", "not JSON"), ("[]", "not list")):
         path.write_text(text)
-        with pytest.raises(DataError, match="not a record"):
+        with pytest.raises(DataError, match=why):
             read_record(path)
 
 

@@ -10,7 +10,7 @@ from flowright.app.time_plan import plan_run, start_line, usd_of
 from flowright.config.root import Config
 from flowright.core.files import disk_errors, write_json
 from flowright.core.formatting import duration
-from flowright.environments.environment import prompt_encoder
+from flowright.environments.base import prompt_encoder
 from flowright.policy.sampling import Tokenizer
 from flowright.runs.run_files import read_metrics, read_plan
 

@@ -20,8 +20,8 @@ _thread = ThreadPoolExecutor(1, "model")
 
 
 async def on_model_thread(work: Callable[P, R], *args: P.args, **named: P.kwargs) -> R:
-    """Return the result of ``work``, run after all earlier work. It must not wait for more such work.
-    A cancelled caller does not wait for running work."""
+    """Return the result of ``work``, run after all earlier work. It must not wait for more such
+    work. A cancelled caller does not wait for running work."""
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(_thread, partial(work, *args, **named))
 

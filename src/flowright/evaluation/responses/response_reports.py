@@ -1,5 +1,5 @@
-"""Reports of scored responses, and of IFEval and IFBench beside published shares, built from their records
-alone.
+"""Reports of scored responses, and of IFEval and IFBench beside published shares, built from their
+records alone.
 """
 
 from collections.abc import Mapping

@@ -1,5 +1,5 @@
-"""The benchmarks of judges: their measures and published figures, and their rows, which are asked, kept as
-replies come, and counted. Pairs here; RewardBench 2 in
+"""The benchmarks of judges: their measures and published figures, and their rows, which are asked,
+kept as replies come, and counted. Pairs here; RewardBench 2 in
 :mod:`flowright.judging.measuring.rewardbench2`.
 """
 
@@ -130,7 +130,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         "JudgeBench",
         "Tan et al. 2024, arXiv 2410.12784",
         ("two_games", "agreement", "both_right", *_ORDER),
-        "Right where more of the two games agree with the label than say the opposite; a tie or an "
+        "Right where more of the two games agree with the label than contradict it; a tie or an "
         "unreadable reply is neither.",
         (MEAN_OF_SUBSETS,),
         _judgebench(),

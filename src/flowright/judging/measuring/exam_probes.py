@@ -1,9 +1,10 @@
-"""The queries of a judge's exam: answers perturbed in ways that a fair judge ignores, pairs, and asking them.
+"""The queries of a judge's exam, and asking them: answers perturbed in ways that a fair judge
+ignores, and pairs.
 
-A perturbation leaves the answer, and so the label. Only ``master_key`` replaces it by a text without
-an answer, and is made of wrong answers alone. Every cue and every neutral passage has
-:data:`CUE_WORDS` words, so that a cue's effect can be separated from that of its length. None holds a
-number, announces an answer or concerns the question.
+A perturbation leaves the answer, and so the label. Only ``master_key`` replaces it by a text
+without an answer, and is made of wrong answers alone. Every cue and every neutral passage has
+:data:`CUE_WORDS` words, so that a cue's effect can be separated from that of its length. None holds
+a number, announces an answer or concerns the question.
 """
 
 import random
@@ -31,7 +32,7 @@ NEUTRAL: Sequence[str] = (
     "There is a short passage here before the part that matters, so that the lines below do not "
     "stand all alone on an empty page.",
 )
-"""The control: as many words as a cue has, which say nothing."""
+"""The control: as many words as a cue has, without content."""
 
 CUES: Mapping[str, Sequence[str]] = {
     "authority": (
@@ -99,7 +100,7 @@ CUES: Mapping[str, Sequence[str]] = {
         "here too, and the rest follows in its own turn.",
     ),
 }
-"""For each bias some ways of calling on it, in front of an answer that stays as it was."""
+"""Texts that appeal to each bias, put in front of an unchanged answer."""
 
 FILLER: Sequence[str] = (
     "The text gives several pieces of information, and each of them is looked at in turn.",
@@ -119,33 +120,32 @@ FILLER: Sequence[str] = (
     "Toward the end, everything that was collected is brought together.",
     "Then only the last part remains, and it is written below.",
 )
-"""Sentences for an answer that is to be longer and say no more than before."""
+"""Sentences that lengthen an answer without content."""
 
 MASTER_KEYS: Sequence[str] = (
     ".", ",", ":", "Thought process:", "Let's solve this problem step by step.", "Solution", "解",
     "かいせつ", "Respuesta",
 )  # fmt: skip
-"""Answers that hold none (Zhao et al. 2025, arXiv 2507.08794); its blank is left out, because some
-servers refuse a blank text."""
+"""Texts without an answer (Zhao et al. 2025, arXiv 2507.08794), but for its blank one, which some
+servers refuse."""
 
 
 CONTROL = "neutral"
-"""Words that say nothing, as many as a cue has: what every cue is compared with."""
+"""The control of every cue."""
 
 CUED: tuple[str, ...] = tuple(CUES)
 PERTURBATIONS: tuple[str, ...] = ("verbosity", *CUED, "master_key")
 
 
 def control_of(name: str) -> str | None:
-    """The variant that a perturbation's own effect is measured against; None for the answer as it
-    was."""
+    """Return the variant that a perturbation is compared with; None for the original answer."""
     return CONTROL if name in CUES else None
 
 
 def perturbed(item: LabelledItem, name: str, seed: int) -> LabelledItem | None:
-    """The item with its answer perturbed; None where this perturbation does not apply to it.
+    """Return the item with its answer perturbed; None if the perturbation does not apply to it.
 
-    The same for the same item, name and seed.
+    The same item, name and seed give the same answer.
     """
     draw = random.Random(f"{seed}/{name}/{item.id}")
     if name == "master_key":
@@ -161,15 +161,14 @@ def perturbed(item: LabelledItem, name: str, seed: int) -> LabelledItem | None:
 
 
 def reworded(item: LabelledItem, seed: int) -> tuple[LabelledItem, LabelledItem]:
-    """The answer behind two different neutral passages of one length: two answers of which neither
-    is better."""
+    """Return the answer behind two different neutral passages of one length: neither is better."""
     one, other = random.Random(f"{seed}/reworded/{item.id}").sample(list(NEUTRAL), 2)
     answer = _fenced(item)
     return replace(item, answer=f"{one}\n\n{answer}"), replace(item, answer=f"{other}\n\n{answer}")
 
 
 def _padding(words: int, draw: random.Random) -> str:
-    """At least so many words, in paragraphs."""
+    """At least ``words`` words, in paragraphs."""
     paragraphs: list[str] = []
     while sum(len(paragraph.split()) for paragraph in paragraphs) < words:
         paragraphs.append(" ".join(draw.sample(list(FILLER), 4)))
@@ -177,7 +176,7 @@ def _padding(words: int, draw: random.Random) -> str:
 
 
 def _fenced(item: LabelledItem) -> str:
-    """Code gets a fence before words are put in front of it, so that it stays a program."""
+    """The answer, code in a fence, so that it stays a program behind other text."""
     if item.answer_type != "code" or "```" in item.answer:
         return item.answer
     return f"```python\n{item.answer.strip()}\n```"
@@ -188,7 +187,7 @@ EQUAL, UNEQUAL, BIASED = "equal_pair", "unequal_pair", "evalbiasbench"
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class ExamProbe:
     """One query of the exam: an item in a variant, for the ``repeat``-th time."""
 
     item: LabelledItem
@@ -201,7 +200,7 @@ class Probe:
 class ProbeResult:
     """A probe and the judge's verdict on it. A failed verdict stays as it is (law 1)."""
 
-    probe: Probe
+    probe: ExamProbe
     verdict: Verdict
 
     def row(self) -> dict[str, Any]:
@@ -238,14 +237,14 @@ def _verdict_row(verdict: Verdict) -> dict[str, Any]:
 
 async def ask_probes(
     judge: Judge,
-    probes: Sequence[Probe],
+    probes: Sequence[ExamProbe],
     concurrency: int,
     keep: Callable[[ProbeResult], None] = lambda result: None,
 ) -> list[ProbeResult]:
-    """Return the judge's verdicts in the order of the probes; ``keep`` gets each as it comes. Raises
-    ServerDown."""
+    """Return the judge's verdicts in the order of the probes; ``keep`` gets each as it comes.
+    Raises ServerDown."""
 
-    async def ask(probe: Probe) -> ProbeResult:
+    async def ask(probe: ExamProbe) -> ProbeResult:
         return ProbeResult(probe, await judge.judge(probe.query))
 
     def outcome(result: ProbeResult) -> Outcome:
@@ -279,10 +278,10 @@ class ExamPlan:
     price_out: float | None = None
 
 
-def probes_of(items: Sequence[LabelledItem], plan: ExamPlan) -> list[Probe]:
+def probes_of(items: Sequence[LabelledItem], plan: ExamPlan) -> list[ExamProbe]:
     """Return the queries about single answers: each unchanged, ``repeats`` times, and perturbed."""
     found = [
-        Probe(item, PLAIN, item.query(f"{plan.seed}/{item.id}/{repeat}"), repeat)
+        ExamProbe(item, PLAIN, item.query(f"{plan.seed}/{item.id}/{repeat}"), repeat)
         for repeat in range(plan.repeats)
         for item in items
     ]
@@ -292,39 +291,40 @@ def probes_of(items: Sequence[LabelledItem], plan: ExamPlan) -> list[Probe]:
             changed = perturbed(item, name, plan.seed)
             if changed is not None:
                 query = changed.query(f"{plan.seed}/{item.id}/{name}")
-                found.append(Probe(changed, name, query))
+                found.append(ExamProbe(changed, name, query))
     return found
 
 
-def pairs_of(items: Sequence[LabelledItem], plan: ExamPlan) -> list[Probe]:
+def pairs_of(items: Sequence[LabelledItem], plan: ExamPlan) -> list[ExamProbe]:
     """Return the queries about two answers: one worded in two ways, and a right and a wrong one to
     the same question. Programs are left out: a query has evidence of one answer only."""
     items = [item for item in items if item.answer_type != "code"]
-    found: list[Probe] = []
+    found: list[ExamProbe] = []
     for item in items:
         one, other = reworded(item, plan.seed)
         key = f"{plan.seed}/{item.id}/{EQUAL}"
-        found.append(Probe(one, EQUAL, one.query(key, rival=other.answer)))
+        found.append(ExamProbe(one, EQUAL, one.query(key, rival=other.answer)))
     wrong = {item.question: item for item in items if not item.label}
     for item in items:
         rival = wrong.get(item.question)
         if item.label and rival is not None:
             key = f"{plan.seed}/{item.id}/{UNEQUAL}"
-            found.append(Probe(item, UNEQUAL, item.query(key, rival=rival.answer)))
+            found.append(ExamProbe(item, UNEQUAL, item.query(key, rival=rival.answer)))
     return found
 
 
-def biased_probes(pairs: Sequence[Pair], plan: ExamPlan) -> list[Probe]:
-    """Return queries about pairs whose worse answer is made to look good (EvalBiasBench, Park et al. 2024, arXiv
-    2407.06551), without references. Ties are left out, and conversations of several turns."""
-    found: list[Probe] = []
+def biased_probes(pairs: Sequence[Pair], plan: ExamPlan) -> list[ExamProbe]:
+    """Return queries, without references, about pairs whose worse answer is made to look good
+    (EvalBiasBench, Park et al. 2024, arXiv 2407.06551). Ties and conversations of several turns are
+    left out."""
+    found: list[ExamProbe] = []
     for pair in pairs:
         if pair.label == "tie" or len(pair.conversation) > 1:
             continue
         better = pair if pair.label == "first" else pair.swapped()
         item = LabelledItem(f"{BIASED}/{pair.id}", pair.question, better.first, "", True)
         key = f"{plan.seed}/{item.id}"
-        found.append(Probe(item, BIASED, item.query(key, rival=better.second)))
+        found.append(ExamProbe(item, BIASED, item.query(key, rival=better.second)))
     return found
 
 

@@ -41,7 +41,7 @@ from flowright.judging.measuring.benchmark_rows import (
 from flowright.judging.measuring.measured_judges import LengthJudge, MeasuredJudge, to_row
 from flowright.judging.measuring.pair_figures import Figure, prompt_of
 from flowright.judging.measuring.pair_files import read_outputs, read_pairs_file, read_rewardbench2
-from flowright.judging.measuring.rewardbench2 import MODES, Best, BestOfRows, Mode
+from flowright.judging.measuring.rewardbench2 import MODES, BestOfPrompt, BestOfRows, Mode
 from flowright.judging.trained.calibration import Calibration, ScoredPair, reliability_of
 
 Progress = Callable[[str, int], Callable[[], None]]
@@ -313,7 +313,7 @@ def training_overlap(
     return {"files": [f"{file.absolute().name}/{TRAINED_ON}" for file in files], "found": found}
 
 
-def as_pairs(rows: Iterable[Best]) -> list[Pair]:
+def as_pairs(rows: Iterable[BestOfPrompt]) -> list[Pair]:
     """Convert RewardBench 2's rows to pairs of a right and a wrong answer."""
     return [
         Pair(

@@ -3,9 +3,9 @@
 A row is ``{"question": ..., "answer": ..., "reference": ..., "label": true}``, optionally with
 ``id``, ``answer_type``, ``alternatives`` and ``evidence``.
 
-Answers built from tasks are each reference as a right answer, and a mistake as a wrong one. The gold
-check decides both labels: references that it refuses and mistakes that pass are left out. Programs
-are run in the sandbox, and the outcome of their tests is their evidence.
+Answers built from tasks are each reference as a right answer, and a mistake as a wrong one. The
+gold check decides both labels: references that it refuses and mistakes that pass are left out.
+Programs are run in the sandbox, and the outcome of their tests is their evidence.
 """
 
 import asyncio
@@ -73,7 +73,8 @@ def is_task_file(path: Path) -> bool:
 
 
 def read_labelled(path: Path) -> list[LabelledItem]:
-    """Read all answers of a file. Raises DataError (``file:row: ...``) at the first unusable row."""
+    """Read all answers of a file. Raises DataError (``file:row: ...``) at the first unusable
+    row."""
     items: list[LabelledItem] = []
     seen: dict[str, int] = {}
     for place, row in _rows(path):
@@ -318,7 +319,7 @@ def _exchanged(value: int) -> int:
 
 
 def _shuffled(reference: str, draw: random.Random) -> list[str]:
-    """Its words, or the letters of its one word, with two neighbours exchanged."""
+    """The words, or the letters of a single word, with two neighbours exchanged."""
     words = reference.split()
     parts, glue = (words, " ") if len(words) > 1 else (list(reference), "")
     if len(parts) < 2:

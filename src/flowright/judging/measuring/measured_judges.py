@@ -23,7 +23,7 @@ Status = Literal["ok", "unreadable", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class GameOutcome:
     """One game: the better of two answers, ``preferred`` by their place in the pair, whatever the
     order in which they were shown; None unless ``status`` is ok. ``scores`` of the two answers are
     optional, higher being better. ``replies`` are raw."""
@@ -38,7 +38,7 @@ class Outcome:
         if (self.preferred in PREFERRED) != (self.status == "ok"):
             raise ValueError(f"status {self.status!r} with {self.preferred!r}")
 
-    def turned(self) -> "Outcome":
+    def turned(self) -> "GameOutcome":
         """Return an outcome of the swapped pair as one of the pair."""
         back = None if self.preferred is None else SWAPPED[self.preferred]
         scores = None if self.scores is None else self.scores[::-1]
@@ -50,11 +50,11 @@ class Games:
     """A pair judged twice: ``straight`` in its own order, ``swapped`` with its second answer shown
     first. Both outcomes are those of the unswapped pair."""
 
-    straight: Outcome
-    swapped: Outcome
+    straight: GameOutcome
+    swapped: GameOutcome
 
     @property
-    def both(self) -> tuple[Outcome, Outcome]:
+    def both(self) -> tuple[GameOutcome, GameOutcome]:
         return self.straight, self.swapped
 
     @property
@@ -82,7 +82,7 @@ class Rating:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class AnswerChoice:
     """The best of several answers by its place among those shown, from 0; None unless ``status`` is
     ok."""
 
@@ -102,16 +102,16 @@ def worst(statuses: Sequence[Status]) -> Status:
 
 
 def games_of_ratings(first: Rating, second: Rating) -> Games:
-    """Return both games of a judge that rates single answers: order is irrelevant, and equal ratings
-    are a tie."""
+    """Return both games of a judge that rates single answers: order is irrelevant, and equal
+    ratings are a tie."""
     replies = (*first.replies, *second.replies)
     reason = "; ".join(filter(None, (first.reason, second.reason)))
     if first.score is None or second.score is None:
-        outcome = Outcome(None, worst((first.status, second.status)), None, reason, replies)
+        outcome = GameOutcome(None, worst((first.status, second.status)), None, reason, replies)
         return Games(outcome, outcome)
     above = first.score - second.score
     preferred: Preferred = "tie" if above == 0 else "first" if above > 0 else "second"
-    outcome = Outcome(preferred, "ok", (first.score, second.score), reason, replies)
+    outcome = GameOutcome(preferred, "ok", (first.score, second.score), reason, replies)
     return Games(outcome, outcome)
 
 
@@ -156,7 +156,9 @@ class MeasuredJudge(ABC):
     async def rate(self, conversation: Conversation, answer: str, key: str) -> Rating:
         """Rate an answer."""
 
-    async def choose(self, conversation: Conversation, answers: Sequence[str], key: str) -> Choice:
+    async def choose(
+        self, conversation: Conversation, answers: Sequence[str], key: str
+    ) -> AnswerChoice:
         """Choose the best of several answers. Raises NotImplementedError unless it ``chooses``."""
         raise NotImplementedError(f"{self.name} rates answers one by one")
 
@@ -190,12 +192,14 @@ class RandomJudge(MeasuredJudge):
     async def rate(self, conversation: Conversation, answer: str, key: str) -> Rating:
         return Rating(self._draw(key, answer).random())
 
-    async def choose(self, conversation: Conversation, answers: Sequence[str], key: str) -> Choice:
-        return Choice(self._draw(key, "choice").randrange(len(answers)))
+    async def choose(
+        self, conversation: Conversation, answers: Sequence[str], key: str
+    ) -> AnswerChoice:
+        return AnswerChoice(self._draw(key, "choice").randrange(len(answers)))
 
-    def _toss(self, key: str, game: str) -> Outcome:
+    def _toss(self, key: str, game: str) -> GameOutcome:
         is_first = self._draw(key, game).random() < 0.5
-        return Outcome("first") if is_first else Outcome("second")
+        return GameOutcome("first") if is_first else GameOutcome("second")
 
     def _draw(self, key: str, what: str) -> random.Random:
         return random.Random(f"{self._seed}/{key}/{what}".encode("utf-8", "replace"))
@@ -226,26 +230,28 @@ class PanelJudge(MeasuredJudge):
         status = self._status([rating.status for rating in results])
         return Rating(fmean(scores) if status == "ok" else None, status, *_joined(results))
 
-    async def choose(self, conversation: Conversation, answers: Sequence[str], key: str) -> Choice:
+    async def choose(
+        self, conversation: Conversation, answers: Sequence[str], key: str
+    ) -> AnswerChoice:
         """Return the place chosen most often, of equals that of the earliest member."""
         results = await asyncio.gather(
             *(m.choose(conversation, answers, key) for m in self._members)
         )
         votes = Counter(choice.place for choice in results if choice.place is not None)
         status = self._status([choice.status for choice in results])
-        return Choice(
+        return AnswerChoice(
             votes.most_common(1)[0][0] if status == "ok" else None, status, *_joined(results)
         )
 
-    def _vote(self, results: Sequence[Outcome]) -> Outcome:
+    def _vote(self, results: Sequence[GameOutcome]) -> GameOutcome:
         status = self._status([outcome.status for outcome in results])
         if status != "ok":
-            return Outcome(None, status, None, *_joined(results))
+            return GameOutcome(None, status, None, *_joined(results))
         votes: Counter[Preferred] = Counter(o.preferred for o in results if o.preferred is not None)
         (side, most), *others = votes.most_common()
         if others and others[0][1] == most:
-            return Outcome("tie", "ok", None, *_joined(results))
-        return Outcome(side, "ok", None, *_joined(results))
+            return GameOutcome("tie", "ok", None, *_joined(results))
+        return GameOutcome(side, "ok", None, *_joined(results))
 
     def _status(self, statuses: Sequence[Status]) -> Status:
         if statuses.count("ok") >= self._quorum:
@@ -253,6 +259,6 @@ class PanelJudge(MeasuredJudge):
         return "failed" if "failed" in statuses else "unreadable"
 
 
-def _joined(results: Sequence[Outcome | Rating | Choice]) -> tuple[str, tuple[str, ...]]:
+def _joined(results: Sequence[GameOutcome | Rating | AnswerChoice]) -> tuple[str, tuple[str, ...]]:
     reason = "; ".join(each.reason for each in results if each.reason)
     return reason, tuple(reply for each in results for reply in each.replies)
