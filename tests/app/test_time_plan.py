@@ -38,7 +38,7 @@ from flowright.config.root import Config
 from flowright.core.errors import ConfigError, RunError, UserError
 from flowright.core.files import write_json
 from flowright.data.task import Problem
-from flowright.environments.environment import Environment, TaskSets, make_environment
+from flowright.environments.base import Environment, TaskSets, make_environment
 from flowright.environments.registry import load_config, make_config
 from flowright.runs.directory import RunDirectory
 from flowright.viewer.monitoring.report import write_report

@@ -19,7 +19,7 @@ from flowright.core.errors import ConfigError, DataError, RunError, UserError
 from flowright.core.journal import changes_of
 from flowright.data.row_files import read_documents
 from flowright.data.task import Task
-from flowright.environments.environment import Environment, TaskSets, make_environment
+from flowright.environments.base import Environment, TaskSets, make_environment
 from flowright.grpo.tables import (
     ADVANTAGES,
     CORRECTIONS,

@@ -40,12 +40,7 @@ from flowright.config.root import Config
 from flowright.core.errors import UserError
 from flowright.core.files import disk_errors, nearest
 from flowright.data.mixture import tasks_by_kind
-from flowright.environments.environment import (
-    Environment,
-    TaskSets,
-    make_environment,
-    prompt_encoder,
-)
+from flowright.environments.base import Environment, TaskSets, make_environment, prompt_encoder
 from flowright.grpo.objectives import choices_of, resolved
 from flowright.grpo.problems import is_scaffolded, problems_of, shown_prompts
 from flowright.policy.memory import shape_of
@@ -145,7 +140,7 @@ def _rows(config: Config, environment: Environment, tasks: list[TaskSets]) -> st
     """What of the data the policy can be asked, which then is the data."""
     if (tokenizer := _tokenizer(config)) is not None:
         tasks[0] = fitted_tasks(config, environment, tasks[0], tokenizer)
-    return f"\n{' ' * 10}".join(environment.told_of_tasks())
+    return f"\n{' ' * 10}".join(environment.task_notes())
 
 
 def _scaffolds(config: Config, environment: Environment, tasks: TaskSets) -> str:

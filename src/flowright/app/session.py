@@ -37,7 +37,7 @@ from flowright.core.errors import RunPaused, UserError
 from flowright.core.files import write_json
 from flowright.data.mixture import Mixture
 from flowright.data.task import Task
-from flowright.environments.environment import Environment, TaskSets, prompt_encoder
+from flowright.environments.base import Environment, TaskSets, prompt_encoder
 from flowright.environments.rollout import Rollout
 from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, Measure
 from flowright.evaluation.evaluator import (

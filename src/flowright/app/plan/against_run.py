@@ -11,7 +11,7 @@ from flowright.app.plan.words import start_line
 from flowright.config.root import Config
 from flowright.core.files import disk_errors, write_json
 from flowright.core.formatting import duration
-from flowright.environments.environment import prompt_encoder
+from flowright.environments.base import prompt_encoder
 from flowright.policy.sampling import Tokenizer
 from flowright.runs.run_files import read_metrics, read_plan
 

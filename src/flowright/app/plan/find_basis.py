@@ -22,7 +22,7 @@ from flowright.app.plan.earlier_run import from_run, newest_alike
 from flowright.config.root import Config
 from flowright.core.errors import ConfigError, UserError
 from flowright.data.mixture import Mixture
-from flowright.environments.environment import Environment, TaskSets, make_environment
+from flowright.environments.base import Environment, TaskSets, make_environment
 from flowright.environments.rollout import Completion, to_record
 from flowright.llm.counters import metrics_since
 from flowright.policy.sampling import Sample

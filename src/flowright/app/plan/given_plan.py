@@ -7,7 +7,7 @@ from flowright.config.root import Config
 from flowright.core.formatting import amount, duration
 from flowright.data.mixture import Mixture
 from flowright.data.task import Task
-from flowright.environments.environment import Environment, TaskSets
+from flowright.environments.base import Environment, TaskSets
 from flowright.grpo.fixed_data import groups_of
 from flowright.policy.sampling import Tokenizer
 

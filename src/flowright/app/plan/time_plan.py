@@ -25,7 +25,7 @@ from flowright.app.plan.replay import batch_seconds, busy_seconds
 from flowright.config.root import Config
 from flowright.data.mixture import Mixture
 from flowright.data.task import Task
-from flowright.environments.environment import Environment, TaskSets
+from flowright.environments.base import Environment, TaskSets
 from flowright.evaluation.evaluator import AT_ONCE
 from flowright.policy.sampling import Prompt
 
