@@ -16,7 +16,7 @@ from flowright.core.command_line import run_command, on_signal
 from flowright.core.errors import RunPaused, UserError
 
 def signals():
-    return command_line._heard.number
+    return command_line._received.number
 
 async def idle():
     with on_signal(lambda: "2 rows are kept"):
