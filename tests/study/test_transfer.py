@@ -16,7 +16,7 @@ from rich.console import Console
 
 from flowright.core.errors import RunError
 from flowright.core.files import write_json
-from flowright.environments.environment import make_environment
+from flowright.environments.base import make_environment
 from flowright.environments.registry import load_config
 from flowright.environments.rollout import Completion
 from flowright.evaluation.evaluator import keep_answers

@@ -260,8 +260,8 @@ def _judges(config: Config) -> tuple[str, ...]:
 
 
 def _plan_cell(config: Config, section: GpuSection, cell: StudyCell, runs: int) -> CellPlan:
-    from flowright.app.plan.find_basis import assumed_basis  # loads torch
-    from flowright.app.plan.time_plan import make_plan
+    from flowright.app.plan_basis import assumed_basis  # loads torch
+    from flowright.app.time_plan import make_plan
 
     judges, executor = _judges(config), config.aflow_executor_model
     assumed = {

@@ -20,7 +20,7 @@ from flowright.core.batch_calls import Outcome, call_all
 from flowright.core.errors import RunError, UserError
 from flowright.core.journal import Journal, read_journal
 from flowright.core.statistics import DIFFERENCE, RESAMPLES, SHARE, Estimate, Resampler, mean
-from flowright.environments.environment import Environment, make_environment
+from flowright.environments.base import Environment, make_environment
 from flowright.environments.registry import load_config
 from flowright.judging.verdict import DOWN, JudgeQuery, Status, Verdict
 from flowright.runs.run_files import read_answers

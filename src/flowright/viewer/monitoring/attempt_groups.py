@@ -175,7 +175,7 @@ def record_facts(record: Record) -> list[Fact]:
         text = f"{_opinion(gold, 'no check')} by {gold.get('method')}"
         alarm = "differs from the judge" if differs else ""
         found.append(Fact("Gold", text, str(gold.get("detail") or ""), alarm))
-        if gold.get("evidence"):
+        if gold.get("evidence") not in (None, "", gold.get("detail")):
             found.append(Fact("Evidence", str(gold["evidence"])))
     return found
 

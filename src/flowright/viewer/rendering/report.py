@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-
 MOST_WIDE = 4
 """Charts in a row of sections that are drawn wide."""
 
