@@ -23,10 +23,9 @@ from flowright.criteria.rubrics import replies as rubric_replies
 from flowright.data.preferences import Turn
 from flowright.data.task import Kind, Problem
 from flowright.environments import rollout as records
-from flowright.environments.judging import frames, reading as judgements
+from flowright.environments.judging import frames, frames as judgements
 from flowright.environments.judging.rows import PointwiseRow
-from flowright.environments.presentation.choices import read_choice
-from flowright.environments.presentation.presenting import presented, with_answer_line
+from flowright.environments.presentation.choices import presented, read_choice, with_answer_line
 from flowright.grading import (
     choices,
     choices as dates,
@@ -58,9 +57,15 @@ from flowright.judging.verdict import AnswerType, JudgeQuery, RawReply, Verdict
 from flowright.llm import context as sizes, control_tokens, fences, replies, wire
 from flowright.llm.context import too_long
 from flowright.llm.transport import RequestError
-from flowright.simulation import assessor, cues, mutants, protocol, requested_format, values
-from flowright.simulation.index import TaskIndex, words
-from flowright.simulation.instances import Unfillable, filled
+from flowright.simulation import (
+    assessor,
+    cues,
+    protocol,
+    requested_format,
+    values,
+)
+from flowright.simulation.cues import TaskIndex, words
+from flowright.simulation.requested_format import Unfillable, filled
 from flowright.viewer.rendering import markup, record_blocks, terminal
 from flowright.workflows import (
     language,
@@ -136,226 +141,277 @@ CACHED = (
 """Emptied before each call."""
 
 FUNCTIONS: Mapping[str, Callable[[str], object]] = {
-    "constraints.lines:bullets": lines.bullets,
-    "constraints.lines:titles": lambda text: list(lines.titles(text)),
-    "constraints.lines:bracketed": lambda text: list(lines.bracketed(text)),
-    "constraints.language:without_punctuation": constraint_language.without_punctuation,
-    "constraints.language:sentences": constraint_language.sentences,
-    "constraints.language:tokens": constraint_language.tokens,
-    "constraints.language:syllables": constraint_language.syllables,
-    "constraints.language:detect": constraint_language.detect,
-    "constraints.ifbench_counts:trimmed": ifbench_counts.trimmed,
-    "constraints.ifeval_words:first_word": ifeval_words.first_word,
-    "constraints.scoring:variants": scoring.variants,
-    "constraints.scoring:score": lambda text: scoring.score(INSTRUCTED, text),
-    "llm.replies:strip_thinking": replies.strip_thinking,
-    "llm.replies:spoken_answer": replies.spoken_answer,
-    "llm.replies:code_blocks": replies.code_blocks,
-    "llm.replies:extract_code": lambda text: replies.extract_code(text, "f"),
-    "llm.replies:final_answer": replies.final_answer,
-    "llm.replies:boxed": replies.boxed,
-    "llm.fences:fence_for": lambda text: (fences.fence_for([text]), fences.fence_for([text], "~")),
-    "llm.fences:fenced": fences.fenced,
-    "llm.fences:without_echoes": fences.without_echoes,
-    "llm.fences:fill": lambda text: fences.fill("{a}{a}", a=text),
-    "llm.fences:sanitise": fences.sanitise,
-    "llm.control_tokens:broken": control_tokens.broken,
-    "llm.control_tokens:OwnTokens": control_tokens.OwnTokens(
+    "flowright.criteria.constraints.ifeval_form:bullets": lines.bullets,
+    "flowright.criteria.constraints.ifeval_form:titles": lambda text: list(lines.titles(text)),
+    "flowright.criteria.constraints.ifeval_form:bracketed": lambda text: list(
+        lines.bracketed(text)
+    ),
+    "flowright.criteria.constraints.language:without_punctuation": constraint_language.without_punctuation,
+    "flowright.criteria.constraints.language:sentences": constraint_language.sentences,
+    "flowright.criteria.constraints.language:tokens": constraint_language.tokens,
+    "flowright.criteria.constraints.language:syllables": constraint_language.syllables,
+    "flowright.criteria.constraints.language:detect": constraint_language.detect,
+    "flowright.criteria.constraints.ifbench_counts:trimmed": ifbench_counts.trimmed,
+    "flowright.criteria.constraints.ifeval_words:first_word": ifeval_words.first_word,
+    "flowright.criteria.constraints.checkers:variants": scoring.variants,
+    "flowright.criteria.constraints.checkers:score": lambda text: scoring.score(INSTRUCTED, text),
+    "flowright.llm.replies:strip_thinking": replies.strip_thinking,
+    "flowright.llm.replies:spoken_answer": replies.spoken_answer,
+    "flowright.llm.replies:code_blocks": replies.code_blocks,
+    "flowright.llm.replies:extract_code": lambda text: replies.extract_code(text, "f"),
+    "flowright.llm.replies:final_answer": replies.final_answer,
+    "flowright.llm.replies:boxed": replies.boxed,
+    "flowright.llm.fences:fence_for": lambda text: (
+        fences.fence_for([text]),
+        fences.fence_for([text], "~"),
+    ),
+    "flowright.llm.fences:fenced": fences.fenced,
+    "flowright.llm.fences:without_echoes": fences.without_echoes,
+    "flowright.llm.fences:fill": lambda text: fences.fill("{a}{a}", a=text),
+    "flowright.llm.fences:sanitise": fences.sanitise,
+    "flowright.llm.control_tokens:broken": control_tokens.broken,
+    "flowright.llm.control_tokens:OwnTokens": control_tokens.OwnTokens(
         ["<|im_end|>", "[INST]", "((("]
     ).broken,
-    "llm.sizes:most_tokens": sizes.most_tokens,
-    "llm.sizes:first_tokens": lambda text: sizes.first_tokens(text, 300),
-    "llm.sizes:last_tokens": lambda text: sizes.last_tokens(text, 300),
-    "llm.context:too_long": too_long,
-    "llm.wire:decode_reply": lambda text: wire.decode_reply(text.encode("utf-8", "replace")),
-    "judging.parsing:parse_reply": lambda text: parsing.parse_reply(text, "text", FIELDS),
-    "judging.parsing:parse_reply json": lambda text: parsing.parse_reply(
+    "flowright.llm.context:most_tokens": sizes.most_tokens,
+    "flowright.llm.context:first_tokens": lambda text: sizes.first_tokens(text, 300),
+    "flowright.llm.context:last_tokens": lambda text: sizes.last_tokens(text, 300),
+    "flowright.llm.context:too_long": too_long,
+    "flowright.llm.wire:decode_reply": lambda text: wire.decode_reply(
+        text.encode("utf-8", "replace")
+    ),
+    "flowright.judging.parsing:parse_reply": lambda text: parsing.parse_reply(text, "text", FIELDS),
+    "flowright.judging.parsing:parse_reply json": lambda text: parsing.parse_reply(
         text, "json_object", FIELDS
     ),
-    "judging.parsing:parse_reply tags": lambda text: parsing.parse_reply(text, "text", TAGGED),
-    "judging.parsing:parse_reply rubric": lambda text: parsing.parse_reply(text, "text", RUBRIC),
-    "judging.parsing:parse_reply pair": lambda text: parsing.parse_reply(text, "text", BETTERS),
-    "judging.parsing:whole_object": parsing.whole_object,
-    "judging.schemas:normal": schemas.normal,
-    "judging.schemas:value_of": lambda text: schemas.value_of(FIELDS[0], text),
-    "judging.contradictions:is_closed": contradictions.is_closed,
-    "judging.contradictions:is_introduced": contradictions.is_introduced,
-    "judging.contradictions:is_attributed": contradictions.is_attributed,
-    "judging.contradictions:is_taken_back": contradictions.is_taken_back,
-    "judging.contradictions:is_retracted": contradictions.is_retracted,
-    "judging.contradictions:require_scale": lambda text: contradictions.require_scale(
+    "flowright.judging.parsing:parse_reply tags": lambda text: parsing.parse_reply(
+        text, "text", TAGGED
+    ),
+    "flowright.judging.parsing:parse_reply rubric": lambda text: parsing.parse_reply(
+        text, "text", RUBRIC
+    ),
+    "flowright.judging.parsing:parse_reply pair": lambda text: parsing.parse_reply(
+        text, "text", BETTERS
+    ),
+    "flowright.judging.parsing:whole_object": parsing.whole_object,
+    "flowright.judging.schemas:normal": schemas.normal,
+    "flowright.judging.schemas:value_of": lambda text: schemas.value_of(FIELDS[0], text),
+    "flowright.judging.contradictions:is_closed": contradictions.is_closed,
+    "flowright.judging.contradictions:is_introduced": contradictions.is_introduced,
+    "flowright.judging.contradictions:is_attributed": contradictions.is_attributed,
+    "flowright.judging.contradictions:is_taken_back": contradictions.is_taken_back,
+    "flowright.judging.contradictions:is_retracted": contradictions.is_retracted,
+    "flowright.judging.contradictions:require_scale": lambda text: contradictions.require_scale(
         TAGGED[0], 1, text
     ),
-    "judging.contradictions:require_unanimous": lambda text: contradictions.require_unanimous(
-        FIELDS[0], True, text[-parsing.MAX_READ_CHARS :], [(0, 1)], len(text)
+    "flowright.judging.contradictions:require_unanimous": lambda text: (
+        contradictions.require_unanimous(
+            FIELDS[0], True, text[-parsing.MAX_READ_CHARS :], [(0, 1)], len(text)
+        )
     ),
-    "judging.contradictions:require_agreement": lambda text: contradictions.require_agreement(
-        FIELDS[0], True, text
+    "flowright.judging.contradictions:require_agreement": lambda text: (
+        contradictions.require_agreement(FIELDS[0], True, text)
     ),
-    "judging.payloads:read_answer_type": payloads.read_answer_type,
-    "judging.wrappers:shortened": lambda text: [
+    "flowright.judging.payloads:read_answer_type": payloads.read_answer_type,
+    "flowright.judging.wrappers:shortened": lambda text: [
         wrappers.shortened(_query(text, kind)) for kind in ("number", "free_text")
     ],
-    "judging.payloads:request_of": lambda text: payloads.body_of(
+    "flowright.judging.payloads:request_of": lambda text: payloads.body_of(
         [payloads.encoded(payloads.request_of(_query(text)))]
     ),
-    "judging.payloads:read_responses": lambda text: [
+    "flowright.judging.payloads:read_responses": lambda text: [
         payloads.read_responses(content.encode("utf-8", "replace"), ["1"], "judge")
         for content in (text, json.dumps({"responses": [{"score": 1, "explanation": text}]}))
     ],
-    "judging.payloads:read_limits": lambda text: payloads.read_limits(
+    "flowright.judging.payloads:read_limits": lambda text: payloads.read_limits(
         text.encode("utf-8", "replace")
     ),
-    "judging.rules:gate": lambda text: rules.gate(_query(text)),
-    "judging.rules:bare": rules.bare,
-    "judging.schemas:folded": schemas.folded,
-    "judging.schemas:normalised": lambda text: schemas.normalised("NFC", text),
-    "judging.schemas:plain_forms": schemas.plain_forms,
-    "judging.schemas:read": lambda text: [s.read(text) for s in (TRUTH, GRADE, BETTER)],
-    "judging.prompts:Block": lambda text: prompts.Question(
+    "flowright.judging.rules:gate": lambda text: rules.gate(_query(text)),
+    "flowright.judging.rules:bare": rules.bare,
+    "flowright.judging.schemas:folded": schemas.folded,
+    "flowright.judging.schemas:normalised": lambda text: schemas.normalised("NFC", text),
+    "flowright.judging.schemas:plain_forms": schemas.plain_forms,
+    "flowright.judging.schemas:TRUTH": lambda text: [s.read(text) for s in (TRUTH, GRADE, BETTER)],
+    "flowright.judging.prompts:Block": lambda text: prompts.Question(
         (prompts.Block("FINAL ANSWER", text),), tuple(FIELDS)
     ).messages("text"),
-    "judging.rules:decide": lambda text: rules._compared(_query(text), text, True),
-    "grading.text:extract_answer": answers.extract_answer,
-    "grading.text:bare": answers.bare,
-    "grading.text:tokens": answers.tokens,
-    "grading.text:exact_match": lambda text: answers.exact_match(text, f"{text}x"),
-    "grading.text:token_f1": lambda text: answers.token_f1(text, f"{text} x"),
-    "grading.dates:same_date": lambda text: dates.same_date(text, f"May {text}"),
-    "grading.text:same_spans": lambda text: answers.same_spans(text, f"{text}, x"),
-    "grading.choices:chosen_label": lambda text: [
+    "flowright.judging.rules:decide": lambda text: rules._compared(_query(text), text, True),
+    "flowright.grading.text:extract_answer": answers.extract_answer,
+    "flowright.grading.text:bare": answers.bare,
+    "flowright.grading.text:tokens": answers.tokens,
+    "flowright.grading.text:exact_match": lambda text: answers.exact_match(text, f"{text}x"),
+    "flowright.grading.text:token_f1": lambda text: answers.token_f1(text, f"{text} x"),
+    "flowright.grading.choices:same_date": lambda text: dates.same_date(text, f"May {text}"),
+    "flowright.grading.text:same_spans": lambda text: answers.same_spans(text, f"{text}, x"),
+    "flowright.grading.choices:chosen_label": lambda text: [
         choices.chosen_label(answer, CHOICES) for answer in (text, f"A, {text}")
     ],
-    "grading.compare:is_words": compare.is_words,
-    "grading.compare:label_of": lambda text: compare.label_of(text, text, CHOICES),
-    "grading.units:conversion": lambda text: units.conversion(f"3 {text}", "3 km"),
-    "grading.words:predicate": lambda text: [
+    "flowright.grading.compare:is_words": compare.is_words,
+    "flowright.grading.compare:label_of": lambda text: compare.label_of(text, text, CHOICES),
+    "flowright.grading.units:conversion": lambda text: units.conversion(f"3 {text}", "3 km"),
+    "flowright.grading.text:predicate": lambda text: [
         spoken.predicate(answer) for answer in (text, f"The {text}", f"a{text}, so it is {text}")
     ],
-    "grading.words:same_words": lambda text: spoken.same_words(text, f"in {text}"),
-    "grading.words:closed_answer": lambda text: spoken.closed_answer(f"Yes, {text}"),
-    "grading.words:says_nothing_is": spoken.states_no_answer,
-    "grading.formulas:as_pair": lambda text: formulas.as_pair(f"x = {text}", text),
-    "grading.numbers:with_other_marks": numbers.with_other_marks,
-    "grading.numbers:conclusion": numbers.conclusion,
-    "grading.number_words:spelled": number_words.spelled,
-    "grading.formulas:is_formula": formulas.is_formula,
-    "grading.formulas:as_latex": formulas.as_latex,
-    "grading.around:changed": lambda text: around.changed(text, text, True),
-    "grading.around:is_coefficient": around.is_coefficient,
-    "grading.around:without_powers": around.without_powers,
-    "grading.around:without_rate": around.without_rate,
-    "grading.around:has_function": around.has_function,
-    "grading.around:offers_both": around.offers_both,
-    "grading.around:makes_one": around.makes_one,
-    "grading.numbers:lone_number": numbers.lone_number,
-    "grading.compare:compare math": lambda text: compare.compare(["42", "x^2"], text, "math"),
-    "grading.compare:compare qa": lambda text: compare.compare(["May 12, 1999"], text, "qa"),
-    "grading.compare:compare choice": lambda text: compare.compare(["A"], text, "qa", CHOICES),
-    "grading.votes:groups math": _votes("math"),
-    "grading.votes:groups qa": _votes("qa"),
-    "grading.votes:groups code": _votes("code"),
-    "grading.votes:groups choice": _votes("qa", CHOICES),
-    "judging.llm_judge:shown_answer": lambda text: llm_judge.shown_answer(text, JudgeSection()),
-    "judging.llm_judge:orders": lambda text: llm_judge.orders(
+    "flowright.grading.text:same_words": lambda text: spoken.same_words(text, f"in {text}"),
+    "flowright.grading.text:closed_answer": lambda text: spoken.closed_answer(f"Yes, {text}"),
+    "flowright.grading.text:states_no_answer": spoken.states_no_answer,
+    "flowright.grading.formulas:as_pair": lambda text: formulas.as_pair(f"x = {text}", text),
+    "flowright.grading.numbers:with_other_marks": numbers.with_other_marks,
+    "flowright.grading.numbers:conclusion": numbers.conclusion,
+    "flowright.grading.numbers:spelled": number_words.spelled,
+    "flowright.grading.formulas:is_formula": formulas.is_formula,
+    "flowright.grading.formulas:as_latex": formulas.as_latex,
+    "flowright.grading.numbers:changed": lambda text: around.changed(text, text, True),
+    "flowright.grading.numbers:is_coefficient": around.is_coefficient,
+    "flowright.grading.numbers:without_powers": around.without_powers,
+    "flowright.grading.numbers:without_rate": around.without_rate,
+    "flowright.grading.numbers:has_function": around.has_function,
+    "flowright.grading.numbers:offers_both": around.offers_both,
+    "flowright.grading.numbers:makes_one": around.makes_one,
+    "flowright.grading.numbers:lone_number": numbers.lone_number,
+    "flowright.grading.compare:compare math": lambda text: compare.compare(
+        ["42", "x^2"], text, "math"
+    ),
+    "flowright.grading.compare:compare qa": lambda text: compare.compare(
+        ["May 12, 1999"], text, "qa"
+    ),
+    "flowright.grading.compare:compare choice": lambda text: compare.compare(
+        ["A"], text, "qa", CHOICES
+    ),
+    "flowright.grading.votes:groups math": _votes("math"),
+    "flowright.grading.votes:groups qa": _votes("qa"),
+    "flowright.grading.votes:groups code": _votes("code"),
+    "flowright.grading.votes:groups choice": _votes("qa", CHOICES),
+    "flowright.judging.llm_judge:shown_answer": lambda text: llm_judge.shown_answer(
+        text, JudgeSection()
+    ),
+    "flowright.judging.llm_judge:orders": lambda text: llm_judge.orders(
         replace(_query(text), rival=text), JudgeSection(both_orders=False)
     ),
-    "judging.payloads:prompt_text": lambda text: payloads.prompt_text(_turns(text)),
-    "judging.payloads:completion_text": lambda text: payloads.completion_text(_turns(text)),
-    "judging.payloads:whole_characters": payloads.whole_characters,
-    "judging.reward.calls:query_of": lambda text: arguments.query_of(
+    "flowright.judging.payloads:prompt_text": lambda text: payloads.prompt_text(_turns(text)),
+    "flowright.judging.payloads:completion_text": lambda text: payloads.completion_text(
+        _turns(text)
+    ),
+    "flowright.judging.payloads:whole_characters": payloads.whole_characters,
+    "flowright.judging.reward.calls:query_of": lambda text: arguments.query_of(
         {"prompt": _turns(text), "completion": text, "answer": [text]}
     ),
-    "judging.service.openrlhf:completion_of": lambda text: openrlhf.completion_of(
+    "flowright.judging.service.openrlhf:completion_of": lambda text: openrlhf.completion_of(
         f"a b{text}", "ab"
     ),
-    "judging.service.bodies:raw_replies": lambda text: bodies.raw_replies(_verdict(text)),
-    "judging.service.judge_file:row_hash": lambda text: judge_file.row_hash({"completion": text}),
-    "judging.service.bodies:read_member": lambda text: [
+    "flowright.judging.service.bodies:raw_replies": lambda text: bodies.raw_replies(_verdict(text)),
+    "flowright.judging.service.judge_file:row_hash": lambda text: judge_file.row_hash(
+        {"completion": text}
+    ),
+    "flowright.judging.service.bodies:read_member": lambda text: [
         bodies.read_member({"prompt": "q", "completion": text, name: text}, True)
         for name in ("answer", "request_id", text[:300])
     ],
-    "judging.service.bodies:response_of": lambda text: bodies.response_of(_verdict(text), "1", 0.1),
-    "judge_training.reading:read": lambda text: [
+    "flowright.judging.service.bodies:response_of": lambda text: bodies.response_of(
+        _verdict(text), "1", 0.1
+    ),
+    "flowright.environments.judging.frames:read": lambda text: [
         judgements.read(f"{behind}{text}", "pointwise", confidence=True)
         for behind in ("", "<think>", "<think></think><score>", "<think></think><score>3</score>")
     ],
-    "judge_training.frames:frame": lambda text: frames.frame(
+    "flowright.environments.judging.frames:frame": lambda text: frames.frame(
         PointwiseRow((Turn("user", text),), text, 0), frames.wording_of("short")
     ),
-    "rubrics.replies:read_presence": lambda text: [
+    "flowright.criteria.rubrics.replies:read_presence": lambda text: [
         rubric_replies.read_presence(said, 9) for said in (text, f"```json\n{text}\n```")
     ],
-    "rubrics.replies:read_bracketed": lambda text: rubric_replies.read_bracketed(f"[[1]]{text}"),
-    "rubrics.brackets:read_verdict": lambda text: brackets.read_verdict(text, "text", FIELDS),
-    "environments.rollout:plain": lambda text: json.dumps(records.plain(_verdict(text))),
-    "workflows.extraction:extract": extraction.extract,
-    "workflows.language:parse": lambda text: language.parse(text[: source.MAX_SOURCE_CHARS]),
-    "workflows.source:read_workflow": source.read_workflow,
-    "workflows.trace:cut": trace.cut,
-    "workflows.operators:_choice": lambda text: operators._choice(text, 5),
-    "workflows.arguments:is_no_value": calls.is_no_value,
-    "workflows.arguments:bind": lambda text: calls.bind(OPERATORS["generate"], (text,), {}, 60_000),
-    "simulation.index:words": words,
-    "simulation.mutants:shape": mutants.shape,
-    "simulation.protocol:parse": lambda text: [
+    "flowright.criteria.rubrics.replies:read_bracketed": lambda text: rubric_replies.read_bracketed(
+        f"[[1]]{text}"
+    ),
+    "flowright.judging.rubrics.criteria_judge:read_verdict": lambda text: brackets.read_verdict(
+        text, "text", FIELDS
+    ),
+    "flowright.environments.rollout:plain": lambda text: json.dumps(records.plain(_verdict(text))),
+    "flowright.workflows.source:extract": extraction.extract,
+    "flowright.workflows.language:parse": lambda text: language.parse(
+        text[: source.MAX_SOURCE_CHARS]
+    ),
+    "flowright.workflows.source:read_workflow": source.read_workflow,
+    "flowright.workflows.trace:cut": trace.cut,
+    "flowright.workflows.operators:_choice": lambda text: operators._choice(text, 5),
+    "flowright.workflows.registry:is_no_value": calls.is_no_value,
+    "flowright.workflows.registry:bind": lambda text: calls.bind(
+        OPERATORS["generate"], (text,), {}, 60_000
+    ),
+    "flowright.simulation.cues:words": words,
+    "flowright.simulation.values:shape": values.shape,
+    "flowright.simulation.protocol:parse": lambda text: [
         protocol.parse(protocol.request_of(content.encode("utf-8", "replace")))
         for content in (_asked(text), text)
     ],
-    "simulation.protocol:formed": lambda text: protocol.formed(text, {"type": "json_object"}),
-    "simulation.protocol:choice_of": lambda text: protocol.choice_of(text, len(text), [text[-9:]]),
-    "simulation.instances:filled": lambda text: filled(STRING, lambda key, rule: text),
-    "simulation.cues:read_prompt": lambda text: cues.read_prompt([("user", text)], INDEX),
-    "simulation.cues:objects": cues.objects,
-    "simulation.requested_format:requested_fields": lambda text: [
+    "flowright.simulation.protocol:formed": lambda text: protocol.formed(
+        text, {"type": "json_object"}
+    ),
+    "flowright.simulation.protocol:choice_of": lambda text: protocol.choice_of(
+        text, len(text), [text[-9:]]
+    ),
+    "flowright.simulation.requested_format:filled": lambda text: filled(
+        STRING, lambda key, rule: text
+    ),
+    "flowright.simulation.cues:read_prompt": lambda text: cues.read_prompt([("user", text)], INDEX),
+    "flowright.simulation.cues:finds_fault": cues.finds_fault,
+    "flowright.simulation.requested_format:requested_fields": lambda text: [
         requested_format.requested_fields(text, form) for form in (None, {"type": "json_object"})
     ],
-    "presentation.choices:read_choice": read_choice,
-    "presentation.presenting:presented": lambda text: presented("cite", text, "key"),
-    "presentation.presenting:with_answer_line": with_answer_line,
-    "simulation.assessor:trigger": lambda text: [
+    "flowright.environments.presentation.choices:read_choice": read_choice,
+    "flowright.environments.presentation.choices:presented": lambda text: presented(
+        "cite", text, "key"
+    ),
+    "flowright.environments.presentation.choices:with_answer_line": with_answer_line,
+    "flowright.simulation.assessor:trigger": lambda text: [
         assessor.trigger(bias, text) for bias in assessor.BIASES
     ],
-    "simulation.values:final_answer": values.final_answer,
-    "simulation.values:number": values.number,
-    "simulation.values:normal_text": values.normal_text,
-    "simulation.values:is_number": values.is_number,
-    "simulation.values:same": lambda text: values.same(text, ["42"]),
-    "simulation.values:says": lambda text: values.says(text, ["42", "a cat"]),
-    "core.untrusted:visible": untrusted.visible,
-    "core.untrusted:one_line": untrusted.one_line,
-    "core.untrusted:cut": lambda text: untrusted.cut(text, 1000),
-    "viewer.rendering.record_blocks:text_block": record_blocks.text_block,
-    "viewer.rendering.record_blocks:code_block": record_blocks.code_block,
-    "viewer.rendering.record_blocks:blocks_html": lambda text: record_blocks.blocks_html(
+    "flowright.simulation.values:final_answer": values.final_answer,
+    "flowright.simulation.values:number": values.number,
+    "flowright.simulation.values:normal_text": values.normal_text,
+    "flowright.simulation.values:is_number": values.is_number,
+    "flowright.simulation.values:is_same": lambda text: values.is_same(text, ["42"]),
+    "flowright.simulation.values:ends_in": lambda text: values.ends_in(text, ["42", "a cat"]),
+    "flowright.core.untrusted:visible": untrusted.visible,
+    "flowright.core.untrusted:one_line": untrusted.one_line,
+    "flowright.core.untrusted:cut": lambda text: untrusted.cut(text, 1000),
+    "flowright.viewer.rendering.record_blocks:text_block": record_blocks.text_block,
+    "flowright.viewer.rendering.record_blocks:code_block": record_blocks.code_block,
+    "flowright.viewer.rendering.record_blocks:blocks_html": lambda text: record_blocks.blocks_html(
         [Fact(text[:99], text, text), Text("a", text), Text("a", text, short=True)]
     ),
-    "viewer.rendering.terminal:shortened": lambda text: terminal.shortened(
+    "flowright.viewer.rendering.terminal:shortened": lambda text: terminal.shortened(
         untrusted.one_line(text), 80, ""
     ),
-    "viewer.rendering.terminal:wrapped": lambda text: terminal.wrapped(
+    "flowright.viewer.rendering.terminal:wrapped": lambda text: terminal.wrapped(
         untrusted.one_line(text), 80, ""
     ),
-    "viewer.rendering.markup:el": lambda text: markup.el("pre", text, title=text),
+    "flowright.viewer.rendering.markup:el": lambda text: markup.el("pre", text, title=text),
 }
 """By name: a function, and what follows a space, a way of calling it."""
 
 BOUNDED: Mapping[str, str] = dict.fromkeys(
     (
-        "workflows.language:parse",
-        "workflows.extraction:extract",
-        "workflows.source:read_workflow",
-        "simulation.mutants:shape",
+        "flowright.workflows.language:parse",
+        "flowright.workflows.source:extract",
+        "flowright.workflows.source:read_workflow",
+        "flowright.simulation.values:shape",
     ),
     "CPython's parser, for programs of at most 20,000 characters",
-) | {"viewer.rendering.record_blocks:code_block": "Pygments, for 4,000 characters of a report"}
+) | {
+    "flowright.viewer.rendering.record_blocks:code_block": "Pygments, for 4,000 characters of a report"
+}
 """Those that take as long as what they call does, and what bounds them: held to milliseconds."""
 
 THREADED = frozenset(
     {name for name in FUNCTIONS if "groups" in name}
-    | {"workflows.language:parse", "workflows.source:read_workflow", "workflows.extraction:extract"}
     | {
-        "viewer.rendering.record_blocks:code_block"
+        "flowright.workflows.language:parse",
+        "flowright.workflows.source:read_workflow",
+        "flowright.workflows.source:extract",
+    }
+    | {
+        "flowright.viewer.rendering.record_blocks:code_block"
     }  # of reports, which are written when a run has ended
 )
 """Those that never run on the loop: votes and the reading of workflows have a thread."""

@@ -20,10 +20,15 @@ import uvloop
 from flowright.config.judge import JudgeSection
 from flowright.config.llm import SimulatedSection
 from flowright.config.root import JudgeServerConfig
-from flowright.judging.measuring.exam_probes import EQUAL, ExamPlan
+from flowright.judging.measuring.exam_probes import (
+    EQUAL,
+    PERTURBATIONS,
+    ExamPlan,
+    control_of,
+    perturbed,
+)
 from flowright.judging.measuring.judge_exam import hold_exam, open_exam_judges
 from flowright.judging.measuring.labelled_answers import LabelledItem
-from flowright.judging.measuring.perturbations import PERTURBATIONS, control_of, perturbed
 from flowright.simulation.assessor import pull
 
 # Between these, and with weights up to 0.3 either way, no probability reaches 0 or 1, where a

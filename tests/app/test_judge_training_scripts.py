@@ -10,10 +10,21 @@ from pathlib import Path
 
 import pytest
 
+from flowright.app.training_variables import names_in
 from flowright.environments.registry import load_config
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "scripts/judge_training"
+ALL_METHODS = (
+    "MODEL_PATH TRAIN_FILE VAL_FILE SAVE_PATH PROJECT_NAME EXPERIMENT_NAME LR STRATEGY "
+    "TRAIN_BATCH_SIZE VAL_BATCH_SIZE MICRO_BATCH_SIZE SP_SIZE TOTAL_EPOCHS N_GPUS_PER_NODE "
+    "N_NODES WORLD_SIZE RANK MASTER_ADDR MASTER_PORT RAY_ADDRESS LORA_RANK LORA_ALPHA "
+    "LORA_TARGET_MODULES SAVE_FREQ TEST_FREQ VAL_BEFORE_TRAIN LOGGER "
+)
+SAMPLED = (
+    "MAX_PROMPT_LENGTH MAX_RESPONSE_LENGTH ROLLOUT_N KL_LOSS_COEF PPO_MINI_BATCH_SIZE "
+    "GPU_MEMORY_UTILIZATION "
+)
 METHODS = ("sft", "bradley_terry", "pointwise", "pairwise")
 
 
@@ -240,7 +251,7 @@ def test_names_that_are_nearly_ours_are_warned_of() -> None:
     }
     _, said = command("sft", **given)
     assert said.splitlines() == [
-        "warning: CUSTOM_REWARD_PATH names a function of verl; nothing is done with it",
+        "warning: CUSTOM_REWARD_PATH names a function of verl; it is ignored",
         "warning: MODELPATH is not known here; did you mean MODEL_PATH?",
         "warning: TRAIN_BATCH_SIZES is not known here; did you mean TRAIN_BATCH_SIZE?",
     ]
@@ -251,11 +262,11 @@ def test_names_that_are_nearly_ours_are_warned_of() -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_help_has_every_variable_of_the_method(method: str) -> None:
-    said = call(method, "--help").stdout
-    text = (SCRIPTS / "variables.sh").read_text()
-    names = text.partition("ALL_METHODS=(")[2].partition(")")[0].split()
-    names += ["ROLLOUT_N", "KL_LOSS_COEF"] if method.startswith("p") else ["MAX_LENGTH"]
-    assert [name for name in names if name not in said] == []
+    shown = call(method, "--help").stdout
+    assert f"bash scripts/judge_training/run_{method}.sh" in shown
+    assert f"config/judge_{method}.yaml" in shown
+    names = {*ALL_METHODS.split(), *(SAMPLED if method.startswith("p") else "MAX_LENGTH").split()}
+    assert names <= names_in(shown)
 
 
 def test_the_command_is_run_where_it_was_called(tmp_path: Path) -> None:
@@ -263,6 +274,7 @@ def test_the_command_is_run_where_it_was_called(tmp_path: Path) -> None:
     root = tmp_path / "checkout"
     shutil.copytree(SCRIPTS, root / "scripts/judge_training")
     shutil.copy(ROOT / "scripts/environment.sh", root / "scripts")
+    (root / "src").symlink_to(ROOT / "src")
     (root / "train.py").write_text(
         "import json, os, sys\n"
         "names = ('WORLD_SIZE', 'RANK', 'MASTER_PORT', 'TRAIN_BATCH_SIZE')\n"

@@ -22,8 +22,7 @@ from flowright.config.root import Config
 from flowright.core.errors import Failure, Reason, RunPaused, UserError
 from flowright.data.task import Task
 from flowright.environments.registry import make_config
-from flowright.environments.reward import Reward
-from flowright.environments.rollout import Rollout
+from flowright.environments.rollout import Reward, Rollout
 from flowright.grading import Gold
 from flowright.judging.verdict import Verdict
 from flowright.policy.base_models import origin_of

@@ -12,14 +12,14 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import asyncio, errno, os, socket, sys, time
 from flowright.core import command_line
-from flowright.core.command_line import run_command, telling
+from flowright.core.command_line import run_command, on_signal
 from flowright.core.errors import RunPaused, UserError
 
 def signals():
-    return command_line._heard.number
+    return command_line._received.number
 
 async def idle():
-    with telling(lambda: "2 rows are kept"):
+    with on_signal(lambda: "2 rows are kept"):
         try:
             print("ready", flush=True)
             await asyncio.sleep(60)
@@ -40,7 +40,7 @@ async def busy():
                 pass
 
     ours, theirs = socket.socketpair()
-    with telling(lambda: "2 rows are kept"):
+    with on_signal(lambda: "2 rows are kept"):
         try:
             await asyncio.get_running_loop().create_connection(Slow, sock=ours)
             theirs.send(b"x")
@@ -53,7 +53,7 @@ def callback():
     uvloop.run(busy())
 
 def stuck():
-    with telling(lambda: "never mind", lambda: print("last words", flush=True)):
+    with on_signal(lambda: "never mind", lambda: print("last words", flush=True)):
         try:
             print("ready", flush=True)
             time.sleep(60)

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 
 from flowright.data.preferences import Pair, Preferred, Turn
 from flowright.judging.measuring.measured_judges import (
-    Choice,
+    AnswerChoice,
     Conversation,
+    GameOutcome,
     Games,
     MeasuredJudge,
-    Outcome,
     Rating,
 )
 from flowright.judging.measuring.pair_figures import Judged
@@ -20,8 +20,8 @@ def pair(name: str, label: Preferred = "first", category: str = "", **more: obje
     return Pair(name, "mine", asked, f"one {name}", f"another {name}", label, category, **more)  # pyright: ignore[reportArgumentType]
 
 
-def outcome(said: Preferred | None) -> Outcome:
-    return Outcome(said) if said else Outcome(None, "unreadable", reason="no verdict")
+def outcome(said: Preferred | None) -> GameOutcome:
+    return GameOutcome(said) if said else GameOutcome(None, "unreadable", reason="no verdict")
 
 
 def judged(of: Pair, straight: Preferred | None, swapped: Preferred | None) -> Judged:
@@ -49,7 +49,9 @@ class Chooser(Rater):
     best: str = ""
     chooses: bool = True
 
-    async def choose(self, conversation: Conversation, answers: Sequence[str], key: str) -> Choice:
+    async def choose(
+        self, conversation: Conversation, answers: Sequence[str], key: str
+    ) -> AnswerChoice:
         if self.best not in answers:
-            return Choice(None, "unreadable", "none of them")
-        return Choice(list(answers).index(self.best))
+            return AnswerChoice(None, "unreadable", "none of them")
+        return AnswerChoice(list(answers).index(self.best))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from flowright.judging.measuring.exam_probes import Probe, ProbeResult
+from flowright.judging.measuring.exam_probes import ExamProbe, ProbeResult
 from flowright.judging.measuring.labelled_answers import LabelledItem
 from flowright.judging.verdict import JudgeQuery, Status, Verdict
 from flowright.llm.chat import Usage
@@ -39,7 +39,7 @@ def outcome(
 ) -> ProbeResult:
     item = LabelledItem(f"{question}/{label}", question, "a", "r", label)
     given = verdict(said, score, "parse_error")
-    return ProbeResult(Probe(item, "plain", item.query("")), given)
+    return ProbeResult(ExamProbe(item, "plain", item.query("")), given)
 
 
 def never(query: JudgeQuery) -> bool:

@@ -7,18 +7,20 @@ import pytest
 from hypothesis import given, strategies as st
 
 from flowright.core.errors import FailureError, Reason
-from flowright.environments.presentation.choices import Choice, drawn_choice, read_choice
-from flowright.environments.presentation.presenting import (
+from flowright.environments.presentation.choices import (
     PRESENTATIONS,
     TRIGGERED,
+    Choice,
     Presentation,
+    drawn_choice,
     presented,
+    read_choice,
     with_answer_line,
 )
-from flowright.environments.presentation.table import DEMONSTRATED, RIGHT
+from flowright.environments.presentation.tasks import DEMONSTRATED, RIGHT
 from flowright.grading.text import extract_answer
 from flowright.simulation.assessor import BIASES, trigger
-from flowright.simulation.values import says
+from flowright.simulation.values import ends_in
 
 KEYS = [str(n) for n in range(40)]
 
@@ -48,13 +50,13 @@ def test_the_answer_is_found_in_it_by_gold_and_judge(name: Presentation, answer:
             presented(name, presented(other, answer, key), key) for other in others
         ]:
             assert extract_answer(text) == answer
-            assert says(text, (answer,)) and not says(text, ("17",))
+            assert ends_in(text, (answer,)) and not ends_in(text, ("17",))
 
 
 def test_an_announcement_has_no_answer() -> None:
     for key in KEYS:
         text = presented("announce", "42", key)
-        assert "42" not in text and not says(text, ("42",))
+        assert "42" not in text and not ends_in(text, ("42",))
 
 
 def test_the_wording_depends_on_the_key_alone() -> None:

@@ -39,7 +39,8 @@ def test_two_processes_give_the_update_of_one(tmp_path: Path):
         assert nats_P == pytest.approx(one.nats_P, rel=1e-4, abs=1e-5)
         largest = max(float(gradient.abs().max()) for gradient in one.gradients)
         for ours, theirs in zip(update.gradients, one.gradients, strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6 * largest)
+            # Shares are rounded before they are summed: 2e-6 of the largest with torch 2.13.
+            torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=4e-6 * largest)
         for name, tensor in one.weights.items():
             # Adam divides by a gradient's size, so that one that is 0 but for rounding moves, too.
             torch.testing.assert_close(update.weights[name], tensor, rtol=1e-6, atol=2e-6)

@@ -197,9 +197,9 @@ async def test_nothing_is_shown_as_nothing(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_an_exam(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"exam\.json: No such file"):
+    with pytest.raises(DataError, match=r"exam\.json: no such file"):
         read_exam(tmp_path)
-    (tmp_path / "exam.json").write_text("[]")
+    (tmp_path / "exam.json").write_text("{}")
     with pytest.raises(DataError, match="run the exam again"):
         read_exam(tmp_path)
 

@@ -18,15 +18,15 @@ from flowright.judging.measuring.benchmark_judges import (
     measured_section,
 )
 from flowright.judging.measuring.measured_judges import (
+    GameOutcome,
     Games,
     LengthJudge,
-    Outcome,
     PanelJudge,
     RandomJudge,
     Rating,
+    from_row,
     games_of_ratings,
-    plain,
-    rating_of,
+    to_row,
 )
 from flowright.judging.verdict import JudgeQuery, Verdict
 from flowright.llm.chat import ChatRequest
@@ -197,10 +197,12 @@ async def test_several_judges_rate_and_choose() -> None:
 
 
 def test_what_was_said_survives_a_file() -> None:
-    games = Games(Outcome("first", "ok", (1.0, 0.5), "so", ("r",)), Outcome(None, "unreadable"))
-    assert Games.from_json(json.loads(json.dumps(games.to_json()))) == games
-    assert rating_of(plain(Rating(0.0))) == Rating(0.0)
+    games = Games(
+        GameOutcome("first", "ok", (1.0, 0.5), "so", ("r",)), GameOutcome(None, "unreadable")
+    )
+    assert from_row(Games, json.loads(json.dumps(to_row(games)))) == games
+    assert from_row(Rating, to_row(Rating(0.0))) == Rating(0.0)
     with pytest.raises(ValueError, match="status"):
-        Outcome(None, "ok")
+        GameOutcome(None, "ok")
     failed = games_of_ratings(Rating(1.0), Rating(None, "failed"))
     assert failed.failed

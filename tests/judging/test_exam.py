@@ -14,7 +14,7 @@ from flowright.data.preferences import Pair, Turn
 from flowright.judging.measuring.exam_probes import (
     EQUAL,
     ExamPlan,
-    Probe,
+    ExamProbe,
     ProbeResult,
     ask_probes,
     pairs_of,
@@ -206,7 +206,7 @@ async def test_no_more_queries_at_once_than_asked_for() -> None:
             return verdict(True)
 
     judge, told = Crowded(), list[ProbeResult]()
-    probes = [Probe(item, "plain", item.query(item.id)) for item in items(25)]
+    probes = [ExamProbe(item, "plain", item.query(item.id)) for item in items(25)]
     outcomes = await ask_probes(judge, probes, 7, told.append)
     assert judge.most == 7
     assert [outcome.probe for outcome in outcomes] == probes
@@ -229,7 +229,9 @@ def test_perturbations_are_chosen_by_name() -> None:
 
 def test_what_is_kept_of_an_outcome() -> None:
     item = items(1)[0]
-    row = ProbeResult(Probe(item, "plain", item.query("k")), verdict(None, status="timeout")).row()
+    row = ProbeResult(
+        ExamProbe(item, "plain", item.query("k")), verdict(None, status="timeout")
+    ).row()
     assert row["status"] == "timeout" and "score" not in row and "correct" not in row
     assert row["label"] is True and row["answer"] == "The answer is 1."
 

@@ -164,8 +164,8 @@ def test_rows_of_outputs_that_cannot_be_used(tmp_path: Path) -> None:
     read = read_outputs(lines(tmp_path / "o.jsonl", *bad))
     told = "\n".join(read.problems)
     assert len(read.pairs) == 1 and len(read.problems) == 8
-    for why in ("was used at", "known ones begin", "not A>B or B>A", "one order only", "question is not",
-                "lacks question", "a JSON object"):  # fmt: skip
+    for why in ("was used at", "known ones begin", "not A>B or B>A", "one order only",
+                "question is not", "lacks question", "a JSON object"):  # fmt: skip
         assert why in told
     with pytest.raises(DataError, match="no row with two judgments"):
         read_outputs(lines(tmp_path / "o.jsonl", {}))

@@ -15,12 +15,13 @@ from flowright.core.batch_calls import ServerDown
 from flowright.core.errors import DataError, RunError
 from flowright.judging.measuring.benchmark_report import benchmark_report, read_record
 from flowright.judging.measuring.benchmark_rows import (
+    BENCHMARKS,
     PairRows,
     RowJournal,
     ask_rows,
+    file_benchmark,
     journal_path,
 )
-from flowright.judging.measuring.benchmark_table import BENCHMARKS, file_benchmark
 from flowright.viewer.rendering.report import report_html, report_text
 
 ROOT = Path(__file__).parents[2]
@@ -141,7 +142,7 @@ def test_subsets_of_a_benchmark_are_measured_alone(
         path.write_text(json.dumps([row]))
     given = ["--judge", "length", "--data", str(tmp_path), "--json"]
 
-    def right(name: str) -> tuple[float, int]:
+    def right(name: str) -> tuple[float | None, int]:
         out = tmp_path / f"{name.replace('/', '-')}.json"
         assert main([*given, str(out), "--benchmark", name]) == 0
         record = read_record(out)
@@ -302,11 +303,11 @@ def test_texts_of_others_are_shown_and_not_obeyed(tmp_path: Path) -> None:
 
 def test_files_without_a_record(tmp_path: Path) -> None:
     path = tmp_path / "o.json"
-    with pytest.raises(DataError, match="No such file"):
+    with pytest.raises(DataError, match="no such file"):
         read_record(path)
-    for text in ("{}", "[", "[]"):
+    for text, why in (("{}", "not a record"), ("[", "not JSON"), ("[]", "not list")):
         path.write_text(text)
-        with pytest.raises(DataError, match="not a record"):
+        with pytest.raises(DataError, match=why):
             read_record(path)
 
 

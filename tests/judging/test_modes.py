@@ -16,11 +16,10 @@ from flowright.judging.verdict import Criterion, JudgeQuery, Verdict
 from flowright.llm.chat import ChatReply, ChatRequest, Usage
 from flowright.sandbox import Sandbox
 from flowright.simulation.assessor import Assessor
-from flowright.simulation.cues import Judgement, read_prompt
+from flowright.simulation.cues import JudgePrompt, TaskIndex, read_prompt
 from flowright.simulation.draws import Draws
-from flowright.simulation.index import TaskIndex
-from flowright.simulation.mutants import WrongSolutions
 from flowright.simulation.solver import Solver
+from flowright.simulation.values import WrongSolutions
 
 ONE = JudgeQuery("What is 6 * 7?", "It is 42.", "42", "number", key="1/a/0")
 PAIR = replace(ONE, rival="It is 41.")
@@ -55,7 +54,7 @@ class Embedded:
         self.requests.append(request)
         messages = [(message.role, message.content) for message in request.messages]
         asked = read_prompt(messages, TaskIndex([]))
-        assert isinstance(asked, Judgement), asked
+        assert isinstance(asked, JudgePrompt), asked
         given = request.response_format["type"] if request.response_format else "text"
         if FORMS.index(given) < FORMS.index(self._form):
             return ChatReply("I see.", "stop", Usage(1, 10, 2), self.name, 0.0)

@@ -3,8 +3,7 @@
 import pytest
 
 from flowright.grading import extract_answer
-from flowright.judging.measuring.labelled_answers import LabelledItem
-from flowright.judging.measuring.perturbations import (
+from flowright.judging.measuring.exam_probes import (
     CONTROL,
     CUE_WORDS,
     CUED,
@@ -16,6 +15,7 @@ from flowright.judging.measuring.perturbations import (
     perturbed,
     reworded,
 )
+from flowright.judging.measuring.labelled_answers import LabelledItem
 from flowright.judging.rules import gate
 from flowright.llm.replies import extract_code
 from flowright.simulation.assessor import BIASES, trigger

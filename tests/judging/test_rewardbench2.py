@@ -13,11 +13,11 @@ from pyarrow import parquet
 from flowright.core.errors import DataError
 from flowright.data.preferences import Turn
 from flowright.judging.measuring.benchmark_rows import ask_rows
-from flowright.judging.measuring.measured_judges import Choice, Rating
+from flowright.judging.measuring.measured_judges import AnswerChoice, Rating
 from flowright.judging.measuring.pair_files import read_rewardbench2
 from flowright.judging.measuring.rewardbench2 import (
     Ballot,
-    Best,
+    BestOfPrompt,
     BestOfRows,
     Margins,
     margins,
@@ -34,14 +34,14 @@ def rated(*ratings: float | None) -> Ballot:
     return Ballot(ratings=tuple(said))
 
 
-def best(name: str, subset: str, *answers: str, correct: int = 1) -> Best:
-    return Best(name, subset, (Turn("user", f"{subset} {name}?"),), answers, correct)
+def best(name: str, subset: str, *answers: str, correct: int = 1) -> BestOfPrompt:
+    return BestOfPrompt(name, subset, (Turn("user", f"{subset} {name}?"),), answers, correct)
 
 
 def test_the_best_of_four() -> None:
-    assert score(Ballot(Choice(0)), "published") == 1
-    assert score(Ballot(Choice(2)), "published") == 0
-    unreadable = Ballot(Choice(None, "unreadable"))
+    assert score(Ballot(AnswerChoice(0)), "published") == 1
+    assert score(Ballot(AnswerChoice(2)), "published") == 0
+    unreadable = Ballot(AnswerChoice(None, "unreadable"))
     assert (score(unreadable, "published"), score(unreadable, "answered")) == (0.25, None)
     assert score(rated(9, 3, 9, 9), "published") == pytest.approx(1 / 3), "a share of the top"
     assert score(rated(8, 3, 9, 1), "published") == 0
@@ -96,7 +96,7 @@ async def test_shuffled_answers_are_named_by_their_own_place() -> None:
     said = await ask_rows(chooser, sheet, None, 1)
     assert {b.choice.place for b in said.values() if b.choice} == {0}
     places = [await chooser.choose(ASKED, ["b", "good", "c", "d"], "x")]
-    assert places == [Choice(1)]
+    assert places == [AnswerChoice(1)]
 
 
 async def test_a_row_that_failed_is_unscored() -> None:
@@ -121,7 +121,9 @@ def test_rows_as_they_are_published(tmp_path: Path) -> None:
     read = read_rewardbench2(tmp_path)
     assert read.problems == ()
     first, second = read.rows
-    assert first == Best("7", "Precise IF", (Turn("user", "Say it."),), ("a", "b", "c", "d"), 1)
+    assert first == BestOfPrompt(
+        "7", "Precise IF", (Turn("user", "Say it."),), ("a", "b", "c", "d"), 1
+    )
     assert (second.correct, second.pair, second.cluster) == (2, ("tied", "4"), "Ties/4")
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, create_model
 
-from flowright.simulation.instances import Unfillable, filled
 from flowright.simulation.protocol import formed
+from flowright.simulation.requested_format import Unfillable, filled
 
 
 def nothing(key: str, rule: Any) -> None:

@@ -19,14 +19,19 @@ from flowright.llm.chat import ChatReply, ChatRequest, Usage
 from flowright.llm.replies import extract_code, final_answer as operators_final_answer
 from flowright.sandbox import Sandbox
 from flowright.simulation.assessor import Assessor, check_biases
-from flowright.simulation.cues import Ask, Judgement, read_prompt
+from flowright.simulation.cues import JudgePrompt, TaskIndex, TaskPrompt, read_prompt
 from flowright.simulation.draws import Draws, normal, unit
-from flowright.simulation.index import TaskIndex
-from flowright.simulation.mutants import WrongSolutions, mutations, shape, stub
-from flowright.simulation.phrasing import program
-from flowright.simulation.solver import UNKNOWN, Solver
+from flowright.simulation.solver import UNKNOWN, Solver, program
 from flowright.simulation.table import REVIEW, TABLE, Way, mean_accuracy
-from flowright.simulation.values import final_answer, right_value, same
+from flowright.simulation.values import (
+    WrongSolutions,
+    final_answer,
+    is_same,
+    mutations,
+    right_value,
+    shape,
+    stub,
+)
 from flowright.workflows.context import Budget, CallContext
 from flowright.workflows.operators import OPERATORS
 
@@ -183,7 +188,7 @@ class Recorder:
 
 async def asked_by(
     operator: str, task: Problem, sandbox: Sandbox, **arguments: object
-) -> list[Ask]:
+) -> list[TaskPrompt]:
     """What the simulated model understands of the prompts that an operator sends."""
     model = Recorder("```python\nprint(undefined_name)\n```")
     call = CallContext(
@@ -198,7 +203,7 @@ async def asked_by(
     await OPERATORS[operator].run(call, **arguments)
     index = TaskIndex([MATH, QA, CODE])
     found = [read_prompt([(m.role, m.content) for m in r.messages], index) for r in model.requests]
-    asks = [ask for ask in found if isinstance(ask, Ask)]
+    asks = [ask for ask in found if isinstance(ask, TaskPrompt)]
     assert len(asks) == len(found) > 0
     assert all(ask.task is task for ask in asks)
     return asks
@@ -260,7 +265,7 @@ async def test_the_operators_prompts_are_recognised():
 )
 def test_other_peoples_prompts_are_recognised(prompt: str, way: Way):
     ask = read_prompt([("user", prompt.format(q=MATH.question))], TaskIndex([MATH, QA, CODE]))
-    assert isinstance(ask, Ask)
+    assert isinstance(ask, TaskPrompt)
     assert (ask.way, ask.task) == (way, MATH)
 
 
@@ -268,7 +273,7 @@ def test_the_problems_own_words_are_no_cues():
     question = "Think step by step about how to review and implement a function; write 7."
     task = Problem("cue", "qa", "s", question, "7")
     ask = read_prompt([("user", f"{question}\nJust the answer.")], TaskIndex([task]))
-    assert isinstance(ask, Ask)
+    assert isinstance(ask, TaskPrompt)
     assert ask.way is Way.DIRECT
 
 
@@ -279,7 +284,7 @@ def test_an_earlier_reply_is_a_candidate():
         ("user", "Please review your answer and find problems with it, if there are mistakes."),
     ]
     ask = read_prompt(conversation, TaskIndex([MATH]))
-    assert isinstance(ask, Ask)
+    assert isinstance(ask, TaskPrompt)
     assert (ask.way, ask.candidates) == (Way.REVIEW, ("It is 73.",))
 
 
@@ -291,7 +296,7 @@ def test_judge_prompts_are_recognised():
         )
         messages = [(m.role, m.content) for m in question(query).messages(form)]
         asked = read_prompt(messages, index)
-        assert isinstance(asked, Judgement)
+        assert isinstance(asked, JudgePrompt)
         assert asked.task is MATH
         assert asked.answer == "It is\n~~~~~~~\n12"
         assert asked.references == ("87", "87.0")
@@ -300,13 +305,13 @@ def test_judge_prompts_are_recognised():
         "Question: what?\nReference answer: 12\nStudent answer: 13\nIs it correct? True or False."
     )
     asked = read_prompt([("user", other)], index)
-    assert isinstance(asked, Judgement)
+    assert isinstance(asked, JudgePrompt)
     assert (asked.answer, asked.references) == ("13", ("12",))
     pair = (
         "Which answer is better?\nQuestion: what?\nAnswer A: 12\nAnswer B: 13\nReply with A or B."
     )
     asked = read_prompt([("user", pair)], index)
-    assert isinstance(asked, Judgement)
+    assert isinstance(asked, JudgePrompt)
     assert (asked.answer, asked.rival) == ("12", "13")
 
 
@@ -332,15 +337,15 @@ def test_final_answers(text: str, value: str):
 
 def test_same():
     choices = (("A", "red wine"), ("B", "blue"))
-    assert same("1,080", ["1080"])
-    assert same("$12.00", ["12"])
-    assert same("The Blue River", ["blue river"])
-    assert same("(A)", ["A"], choices)
-    assert same("A. red wine", ["A"], choices)
-    assert same("red wine", ["A"], choices)
-    assert not same("B", ["A"], choices)
-    assert not same("13", ["12"])
-    assert not same("", ["12"])
+    assert is_same("1,080", ["1080"])
+    assert is_same("$12.00", ["12"])
+    assert is_same("The Blue River", ["blue river"])
+    assert is_same("(A)", ["A"], choices)
+    assert is_same("A. red wine", ["A"], choices)
+    assert is_same("red wine", ["A"], choices)
+    assert not is_same("B", ["A"], choices)
+    assert not is_same("13", ["12"])
+    assert not is_same("", ["12"])
 
 
 def test_popular_mistakes_are_wrong_few_and_fixed():
@@ -403,7 +408,7 @@ async def test_measured_accuracy_is_the_tables(kind: str, make: object):
             probability = table.probability(way, known.difficulty(task))
             for sample in range(5):
                 reply = await known.reply(
-                    Ask(way, task, style="marked"), Draws(task.id, way, sample)
+                    TaskPrompt(way, task, style="marked"), Draws(task.id, way, sample)
                 )
                 outcomes.append(right_value(task, operators_final_answer(reply)))
                 expected.append(probability)
@@ -417,7 +422,7 @@ async def test_programs_are_as_right_as_the_table_says():
     right, crashed, expected = 0, 0, 0.0
     for task in tasks:
         expected += TABLE["math"].probability(Way.PROGRAM, known.difficulty(task))
-        reply = await known.reply(Ask(Way.PROGRAM, task), Draws(task.id))
+        reply = await known.reply(TaskPrompt(Way.PROGRAM, task), Draws(task.id))
         printed = io.StringIO()
         try:
             with redirect_stdout(printed):
@@ -438,7 +443,7 @@ async def test_voting_beats_single_answers_and_programs_beat_prose():
     for task in tasks:
         answers = [
             operators_final_answer(
-                await known.reply(Ask(Way.STEPS, task, style="marked"), Draws(task.id, i))
+                await known.reply(TaskPrompt(Way.STEPS, task, style="marked"), Draws(task.id, i))
             )
             for i in range(5)
         ]
@@ -455,7 +460,8 @@ async def test_samples_of_a_task_are_alike():
     shares = []
     for task in tasks:
         replies = [
-            await known.reply(Ask(Way.DIRECT, task), Draws(task.id, sample)) for sample in range(8)
+            await known.reply(TaskPrompt(Way.DIRECT, task), Draws(task.id, sample))
+            for sample in range(8)
         ]
         shares.append(share_of([right_value(task, reply) for reply in replies]))
     mean = sum(shares) / len(shares)
@@ -470,12 +476,12 @@ async def test_reviewing_without_feedback_hardly_helps():
     after: list[bool] = []
     flags: dict[bool, list[bool]] = {True: [], False: []}
     for task in tasks:
-        draft = await known.reply(Ask(Way.STEPS, task), Draws(task.id, "draft"))
+        draft = await known.reply(TaskPrompt(Way.STEPS, task), Draws(task.id, "draft"))
         right = right_value(task, draft)
-        review = await known.reply(Ask(Way.REVIEW, task, (draft,)), Draws(task.id, "review"))
+        review = await known.reply(TaskPrompt(Way.REVIEW, task, (draft,)), Draws(task.id, "review"))
         flags[right].append(review.startswith("Incorrect"))
         revised = await known.reply(
-            Ask(Way.REVISE, task, (draft,), review), Draws(task.id, "revise")
+            TaskPrompt(Way.REVISE, task, (draft,), review), Draws(task.id, "revise")
         )
         before.append(right)
         after.append(right_value(task, revised))
@@ -491,20 +497,24 @@ async def test_choosing_and_formatting():
     for task in tasks:
         wrong = known.popular_mistakes(task)
         candidates = (wrong[0], f"Answer: {task.reference}", wrong[1])
-        reply = await known.reply(Ask(Way.CHOOSE, task, candidates), Draws(task.id))
+        reply = await known.reply(TaskPrompt(Way.CHOOSE, task, candidates), Draws(task.id))
         chosen.append(reply.endswith("Choice: 2"))
-        alike = await known.reply(Ask(Way.CHOOSE, task, (wrong[0], wrong[1], wrong[1])), Draws(0))
+        alike = await known.reply(
+            TaskPrompt(Way.CHOOSE, task, (wrong[0], wrong[1], wrong[1])), Draws(0)
+        )
         assert alike.endswith("Choice: 2")
         right_text = f"So, in the end, we have \\boxed{{{task.reference}}}."
-        formed = await known.reply(Ask(Way.FORMAT, task, (right_text,)), Draws(0))
+        formed = await known.reply(TaskPrompt(Way.FORMAT, task, (right_text,)), Draws(0))
         assert formed == f"Answer: {task.reference}"
-        formed = await known.reply(Ask(Way.FORMAT, task, (f"I say {wrong[0]} pears",)), Draws(0))
+        formed = await known.reply(
+            TaskPrompt(Way.FORMAT, task, (f"I say {wrong[0]} pears",)), Draws(0)
+        )
         assert formed == f"Answer: {wrong[0]}"
     assert share_of(chosen) == pytest.approx(TABLE["math"].ways[Way.CHOOSE].accuracy, abs=0.13)
 
 
 async def test_an_unknown_question_gets_a_plain_reply():
-    assert await solver(MATH).reply(Ask(Way.STEPS, None), Draws(0)) == UNKNOWN
+    assert await solver(MATH).reply(TaskPrompt(Way.STEPS, None), Draws(0)) == UNKNOWN
     assert "simulated" in UNKNOWN
 
 
@@ -536,7 +546,7 @@ async def test_wrong_code_really_fails_and_right_code_passes():
         outcomes: set[bool] = set()
         for task in tasks:
             for sample in range(6):
-                reply = await known.reply(Ask(Way.CODE, task), Draws(task.id, sample))
+                reply = await known.reply(TaskPrompt(Way.CODE, task), Draws(task.id, sample))
                 code = extract_code(reply)
                 report = await sandbox.check(code, "", task.hidden_tests, task.entry_point)
                 assert report.passed == known.is_right(task, code)
@@ -561,14 +571,14 @@ async def test_test_feedback_pays_more_than_another_try():
         again: list[bool] = []
         for task in tasks:
             for sample in range(8):
-                first = await known.reply(Ask(Way.CODE, task), Draws(task.id, sample))
+                first = await known.reply(TaskPrompt(Way.CODE, task), Draws(task.id, sample))
                 if known.is_right(task, first):
                     continue
-                repair = Ask(Way.FIX_CODE, task, (first,), "it failed")
+                repair = TaskPrompt(Way.FIX_CODE, task, (first,), "it failed")
                 second = await known.reply(repair, Draws(task.id, sample, "fix"))
                 assert shape(extract_code(second)) != shape(extract_code(first))
                 fixed.append(known.is_right(task, second))
-                fresh = await known.reply(Ask(Way.CODE, task), Draws(task.id, sample, "new"))
+                fresh = await known.reply(TaskPrompt(Way.CODE, task), Draws(task.id, sample, "new"))
                 again.append(known.is_right(task, fresh))
     assert len(fixed) > 60
     assert share_of(fixed) > share_of(again) + 0.04
@@ -581,7 +591,7 @@ def assessor(**section: object) -> Assessor:
     return Assessor(SimulatedSection.model_validate(section), solver(MATH, QA, CODE))
 
 
-def verdicts(judge: Assessor, asked: Judgement, count: int = 1500) -> float:
+def verdicts(judge: Assessor, asked: JudgePrompt, count: int = 1500) -> float:
     """The share of True verdicts over draws."""
     replies = [judge.reply(asked, Draws(i), {"type": "json_object"}) for i in range(count)]
     return share_of([json.loads(reply)["verdict"] for reply in replies])
@@ -589,16 +599,16 @@ def verdicts(judge: Assessor, asked: Judgement, count: int = 1500) -> float:
 
 def test_the_confusion_matrix():
     judge = assessor(judge_true_positive=0.9, judge_false_positive=0.2)
-    right = Judgement("q", f"The answer is {MATH.reference}.", (MATH.reference,), MATH)
-    wrong = Judgement("q", "The answer is 3.", (MATH.reference,), MATH)
+    right = JudgePrompt("q", f"The answer is {MATH.reference}.", (MATH.reference,), MATH)
+    wrong = JudgePrompt("q", "The answer is 3.", (MATH.reference,), MATH)
     assert verdicts(judge, right) == pytest.approx(0.9, abs=0.035)
     assert verdicts(judge, wrong) == pytest.approx(0.2, abs=0.045)
 
 
 def test_evidence_outweighs_reading():
     judge = assessor()
-    passed = Judgement("q", "code", ("ref",), CODE, "The hidden tests: passed 9 of 9.")
-    failed = Judgement("q", CODE.reference, (CODE.reference,), CODE, "passed 8 of 9")
+    passed = JudgePrompt("q", "code", ("ref",), CODE, "The hidden tests: passed 9 of 9.")
+    failed = JudgePrompt("q", CODE.reference, (CODE.reference,), CODE, "passed 8 of 9")
     assert judge.is_right(passed, passed.answer)
     assert not judge.is_right(failed, failed.answer)
 
@@ -616,17 +626,17 @@ def test_evidence_outweighs_reading():
     ],
 )
 def test_planted_biases(bias: str, answer: str):
-    asked = Judgement("q", answer, (MATH.reference,), MATH)
+    asked = JudgePrompt("q", answer, (MATH.reference,), MATH)
     fair = verdicts(assessor(), asked, 400)
     biased = verdicts(assessor(judge_biases={bias: 0.6}), asked, 400)
     assert biased - fair == pytest.approx(0.6, abs=0.1)
-    plain = Judgement("q", "3", (MATH.reference,), MATH)
+    plain = JudgePrompt("q", "3", (MATH.reference,), MATH)
     assert verdicts(assessor(judge_biases={bias: 0.6}), plain, 400) < 0.1
 
 
 def test_position_bias_and_pairs():
     def first_wins(judge: Assessor, first: str, second: str) -> float:
-        asked = Judgement("q", first, (MATH.reference,), MATH, rival=second)
+        asked = JudgePrompt("q", first, (MATH.reference,), MATH, rival=second)
         form = {"type": "json_object"}
         replies = [judge.reply(asked, Draws(i), form) for i in range(600)]
         return share_of([json.loads(reply)["verdict"] == "A" for reply in replies])
@@ -644,7 +654,7 @@ def test_a_criterion_that_quotes_nothing_holds_by_its_words():
     judge = assessor(judge_true_positive=0.9, judge_false_positive=0.1)
 
     def holds(criterion: str, answer: str) -> float:
-        asked = Judgement("q", answer, (), None, criteria={"criterion_1": criterion})
+        asked = JudgePrompt("q", answer, (), None, criteria={"criterion_1": criterion})
         form = {"type": "json_schema", "json_schema": {"schema": SCHEMA}}
         replies = [judge.reply(asked, Draws(i), form) for i in range(600)]
         return share_of([json.loads(reply)["criterion_1"] for reply in replies])
@@ -664,7 +674,7 @@ def test_one_criterion_is_answered_in_brackets():
     said = "Begin with [[1]] if the value is true, and [[0]] if it is false."
     for answer, verdict in (("a lemon", "[[1]]"), ("a fig", "[[0]]")):
         criteria = {"criterion_1": 'It says "lemon".'}
-        asked = Judgement("q", answer, (), None, criteria=criteria, said=said)
+        asked = JudgePrompt("q", answer, (), None, criteria=criteria, instruction=said)
         assert judge.reply(asked, Draws(0), None).startswith(verdict)
 
 
@@ -677,7 +687,7 @@ QUERY = JudgeQuery("q", "a", "r")
 
 
 def test_verdicts_come_in_the_form_asked_for():
-    asked = Judgement("q", MATH.reference, (MATH.reference,), MATH)
+    asked = JudgePrompt("q", MATH.reference, (MATH.reference,), MATH)
     judge = assessor(judge_true_positive=1.0)
     assert judge.reply(asked, Draws(0), None).endswith("\nVerdict: True")
     schema = json.loads(

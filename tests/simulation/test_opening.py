@@ -8,7 +8,7 @@ from flowright.config.llm import LlmSection, SimulatedSection
 from flowright.core.errors import ConfigError
 from flowright.data.task import Problem
 from flowright.llm.chat import ChatRequest, Message
-from flowright.simulation.opening import open_models
+from flowright.simulation.large_models import open_models
 
 TASK = Problem("t/1", "math", "s", "What is 6 * 7?", "42")
 

@@ -18,10 +18,10 @@ from viewer_run import GROUPS, HOSTILE, hostile, records_of, write_run
 from flowright.core.errors import RunError
 from flowright.core.files import write_json
 from flowright.runs.run_files import read_rollouts, write_rollouts
-from flowright.viewer.compare_page import Pair, Paired, pair_problems
 from flowright.viewer.exports import export_pages
 from flowright.viewer.layout import policy
 from flowright.viewer.run_list import RunList, find_root
+from flowright.viewer.runs_page import Pair, Paired, pair_problems
 from flowright.viewer.search import Solved
 from flowright.viewer.server import create_app
 

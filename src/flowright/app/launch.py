@@ -14,7 +14,7 @@ from rich.console import Console
 
 from flowright.config.root import Config
 from flowright.core.checkout import here
-from flowright.core.command_line import telling
+from flowright.core.command_line import on_signal
 from flowright.core.errors import RunPaused, UserError
 from flowright.core.files import disk_errors
 
@@ -35,7 +35,7 @@ def train(config: Config, resume: bool = False) -> int:
     )
     from flowright.app.first_look import first_look
 
-    with telling(lambda: "nothing was started"):
+    with on_signal(lambda: "nothing was started"):
         start = first_look(config, resume, _is_first())
         _load_libraries(console)
     from flowright.grpo.ranks import open_ranks
@@ -135,7 +135,7 @@ def evaluate(
             if papers:
                 show_papers(evaluation, data, console)
             return 0
-        with telling(evaluation.ledger.summary):
+        with on_signal(evaluation.ledger.summary):
             _load_libraries(console)
             from flowright.app.session import run_evaluation
             from flowright.app.terminal import source_table
@@ -163,7 +163,7 @@ def warm_start(config: Config, overwrite: bool = False) -> int:
     """Train the policy on what its environment shows, where it needs that; leaves the folder
     ``policy.warm_start.folder``."""
     console = Console()
-    with telling(lambda: "nothing was kept, start again"):
+    with on_signal(lambda: "nothing was kept, start again"):
         _load_libraries(console)
         from flowright.app import warm_start as warming
 
@@ -174,7 +174,7 @@ def export_model(**request: Any) -> int:
     """Write what was trained as a Hugging Face folder; see
     :class:`flowright.app.exporting.Request` for what is asked."""
     console = Console()
-    with telling(lambda: "nothing was written"):
+    with on_signal(lambda: "nothing was written"):
         _load_libraries(console)
         from flowright.app import exporting
 
@@ -209,7 +209,7 @@ def serve_policy(source: Path, config: Path | None, overrides: Sequence[str], **
 def calibrate_judge(folder: Path, pairs: Sequence[Path], device: str) -> int:
     """Calibrate a judge that scores on the pairs of files; print the result."""
     console = Console()
-    with telling(lambda: "nothing was written"):
+    with on_signal(lambda: "nothing was written"):
         _load_libraries(console)
         from flowright.core.report import calibration_section
         from flowright.evaluation.judge_calibration import calibrate_folder

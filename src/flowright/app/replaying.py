@@ -20,12 +20,12 @@ import uvloop
 from flowright.app.first_look import load_tasks
 from flowright.app.serving.words import fault_of
 from flowright.config.root import Config
-from flowright.core.command_line import telling
+from flowright.core.command_line import on_signal
 from flowright.core.errors import Failure, Reason, UserError
 from flowright.core.formatting import NOTHING, Record, duration, format_value, object_of
 from flowright.core.untrusted import one_line, visible
 from flowright.data.task import Task
-from flowright.environments.environment import Environment, make_environment
+from flowright.environments.base import Environment, make_environment
 from flowright.environments.registry import load_config
 from flowright.environments.rollout import Completion, to_record
 from flowright.llm.fences import fenced
@@ -122,7 +122,7 @@ def edited(text: str) -> str:
 
 def replay(request: Request) -> int:
     """Play and print; returns the exit status. Raises UserError for what keeps it from that."""
-    with telling(lambda: "nothing was played"):
+    with on_signal(lambda: "nothing was played"):
         opening = look(request)
         program = request.program
         if request.edit:

@@ -15,7 +15,7 @@ from flowright.app.comparing import run_comparison
 from flowright.app.first_look import Start
 from flowright.app.introduction import introduce, say_best
 from flowright.app.measuring import Evaluation, kept_as
-from flowright.app.plan.against_run import keep_plan, settle
+from flowright.app.plan_outcome import compare_with_plan, keep_plan
 from flowright.app.terminal import (
     StepProgress,
     say,
@@ -32,12 +32,12 @@ from flowright.app.world import (
 )
 from flowright.config.grpo import GrpoSection
 from flowright.config.root import Config
-from flowright.core.command_line import telling
+from flowright.core.command_line import on_signal
 from flowright.core.errors import RunPaused, UserError
 from flowright.core.files import write_json
 from flowright.data.mixture import Mixture
 from flowright.data.task import Task
-from flowright.environments.environment import Environment, TaskSets, prompt_encoder
+from flowright.environments.base import Environment, TaskSets, prompt_encoder
 from flowright.environments.rollout import Rollout
 from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, Measure
 from flowright.evaluation.evaluator import (
@@ -90,7 +90,7 @@ async def run_training(start: Start, console: Console, ranks: Ranks) -> None:
         run.state(status="interrupted", message=f"stopped at once; {_resume_hint(path)}")
 
     try:
-        with telling(partial(_resume_hint, path), interrupted), peers_of_passes():
+        with on_signal(partial(_resume_hint, path), interrupted), peers_of_passes():
             run.state(status="running", stage="start", step=0, steps=config.grpo.steps)
             fixed = choices_of(config.grpo).objective.fixed_data
             await (_run_on_fixed_data if fixed else _run)(start, run, console, ranks)
@@ -196,7 +196,7 @@ async def _run(start: Start, run: RunDirectory | Follower, console: Console, ran
             comparison = await run_comparison(config, environment, policies, measured, (), console)
         took, asked = time.perf_counter() - began, metrics_since(environment.counters())
         write_json(run.path / "evaluation.json", comparison.to_json())
-        for line in settle(run.path, config, took, asked):
+        for line in compare_with_plan(run.path, config, took, asked):
             say(console, line)
         run.state(status="finished")
 
@@ -307,7 +307,7 @@ async def run_evaluation(evaluation: Evaluation, console: Console) -> Comparison
     On the validation set; or on other problems, with the best baselines chosen on validation. In
     one process, which has the whole policy, sharded in training or not.
     """
-    with telling(evaluation.ledger.summary):
+    with on_signal(evaluation.ledger.summary):
         return await _measured(evaluation, console)
 
 

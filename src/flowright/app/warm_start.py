@@ -32,7 +32,7 @@ from flowright.core.errors import DataError, RunPaused, UserError
 from flowright.core.files import atomic_directory, check_writable, in_turn
 from flowright.data.mixture import Mixture, tasks_hash
 from flowright.data.task import Task
-from flowright.environments.environment import Environment, make_environment, prompt_encoder
+from flowright.environments.base import Environment, make_environment, prompt_encoder
 from flowright.environments.rollout import Completion, Rollout
 from flowright.evaluation.evaluator import Evaluator, Score, rollout_all
 from flowright.grpo.batch import Group

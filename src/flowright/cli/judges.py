@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowright.core.command_line import at_least_one, telling
+from flowright.core.command_line import at_least_one, on_signal as telling
 from flowright.core.errors import UserError
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
-"""How a command ends: with an exit status and a line, never with a traceback, for all that a user
-can mend or has asked for. What a command does is its own; a bug keeps its traceback.
+"""Exit statuses and signals of commands: mistakes that the user can mend end with a line, never
+with a traceback; a bug keeps its traceback.
 
-Ctrl-C and SIGTERM are answered at once, by a line that says what is kept and how to go on
-(:func:`telling`), and end the command by KeyboardInterrupt; the second one ends it for sure.
+Ctrl-C and SIGTERM are answered at once, by a line on what is kept and how to resume
+(:func:`on_signal`), and end the command by KeyboardInterrupt; the second one ends it for sure.
 """
 
 import argparse
@@ -42,8 +42,8 @@ _OF_DISK = {
 
 
 @dataclass(slots=True)
-class _Heard:
-    """Of this process: the signal that came, and what to say and do about it."""
+class _Signal:
+    """The signal that this process received, and the response to it."""
 
     number: int | None = None
     at: float = 0.0
@@ -52,7 +52,7 @@ class _Heard:
     task: "asyncio.Task[object] | None" = None
 
 
-_heard = _Heard()
+_received = _Signal()
 
 
 def at_least_one(text: str) -> int:
@@ -68,20 +68,20 @@ def run_command(main: Callable[[], int], signals: bool = True) -> int:
     own status, the disk), 130 for Ctrl-C and 143 for SIGTERM, 0 where the reader of a pipe has seen
     enough. ``signals``: False where ``main`` hears them itself."""
     _complete_streams()
-    with _heard_signals() if signals else nullcontext():
+    with _handled_signals() if signals else nullcontext():
         try:
             status = main()
             sys.stdout.flush()
         except UserError as error:
-            return _say(*error.problems, status=error.exit_code)
+            return _exit_with(*error.problems, status=error.exit_code)
         except KeyboardInterrupt:
-            if _heard.number is None:
-                return _say("interrupted", status=130)
-            return 128 + _heard.number
+            if _received.number is None:
+                return _exit_with("interrupted", status=130)
+            return 128 + _received.number
         except asyncio.CancelledError:
-            if _heard.number is None:
+            if _received.number is None:
                 raise
-            return 128 + _heard.number
+            return 128 + _received.number
         except BrokenPipeError:
             _discard_output()
             return 0
@@ -89,8 +89,8 @@ def run_command(main: Callable[[], int], signals: bool = True) -> int:
             if error.errno not in _OF_DISK:
                 raise
             where = f"{error.filename}: " if error.filename else ""
-            return _say(f"{where}{_OF_DISK[error.errno]}", status=2)
-        except SystemExit:  # of argparse, which has said why
+            return _exit_with(f"{where}{_OF_DISK[error.errno]}", status=2)
+        except SystemExit:  # of argparse, which has printed why
             _discard_output_if_broken()
             raise
     return status
@@ -111,15 +111,15 @@ def _complete_streams() -> None:
 
 
 @contextmanager
-def telling(line: Callable[[], str], last: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """What a signal is answered with in here, and what is done before a second one ends it. Within
-    a task, that task is what is ended."""
-    before = _heard.line, _heard.last, _heard.task
-    _heard.line, _heard.last, _heard.task = line, last, _current_task()
+def on_signal(line: Callable[[], str], last: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Set the response to a signal within this context: its line, and the last action before a
+    second signal ends the process. Within a task, that task is ended."""
+    before = _received.line, _received.last, _received.task
+    _received.line, _received.last, _received.task = line, last, _current_task()
     try:
         yield
     finally:
-        _heard.line, _heard.last, _heard.task = before
+        _received.line, _received.last, _received.task = before
 
 
 def _current_task() -> "asyncio.Task[object] | None":
@@ -130,34 +130,34 @@ def _current_task() -> "asyncio.Task[object] | None":
 
 
 @contextmanager
-def _heard_signals() -> Iterator[None]:
+def _handled_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.signal(number, _hear) for number in numbers}
-    _heard.number = None
+    _received.number = None
     try:
         yield
     finally:
-        if _heard.number is None:  # else this process is ending, and may be asked again
+        if _received.number is None:  # else this process is ending, and may be asked again
             for number, handler in before.items():
                 signal.signal(number, handler)
 
 
 def _hear(number: int, frame: FrameType | None) -> None:
     now = time.monotonic()
-    if _heard.number is None:
-        _heard.number, _heard.at = number, now
-        line = _heard.line()
+    if _received.number is None:
+        _received.number, _received.at = number, now
+        line = _received.line()
         kept = f"; {line}" if line else ""
-        _tell(f"{signal.Signals(number).name}: stopping{kept} (once more ends at once)")
+        _write(f"{signal.Signals(number).name}: stopping{kept} (once more ends at once)")
         _end(frame)
-    elif number == signal.SIGINT or now - _heard.at > AT_ONCE_SECONDS:
+    elif number == signal.SIGINT or now - _received.at > AT_ONCE_SECONDS:
         try:
-            _heard.last()
+            _received.last()
         finally:
-            _tell(SHOW_CURSOR if os.isatty(2) else "", end="")
+            _write(SHOW_CURSOR if os.isatty(2) else "", end="")
             os._exit(128 + number)
 
 
@@ -165,7 +165,7 @@ def _end(frame: FrameType | None) -> None:
     """By KeyboardInterrupt in our own code, be it long at work without a pause. But what is raised
     in a callback of the event loop may end a connection and nothing else: from there, and where
     the loop waits, the task is cancelled."""
-    task = _heard.task
+    task = _received.task
     if task is None or task.done() or _in_coroutine(frame):
         raise KeyboardInterrupt
     task.get_loop().call_soon_threadsafe(task.cancel)
@@ -179,7 +179,7 @@ def _in_coroutine(frame: FrameType | None) -> bool:
     return False
 
 
-def _tell(text: str, end: str = "\n") -> None:
+def _write(text: str, end: str = "\n") -> None:
     """Straight to the terminal: Python's own stream may be in the middle of something. One of
     several processes speaks."""
     if os.environ.get("RANK", "0") == "0":
@@ -188,7 +188,7 @@ def _tell(text: str, end: str = "\n") -> None:
             os.write(2, f"{clear}{text}{end}".encode(errors="replace"))
 
 
-def _say(*lines: str, status: int) -> int:
+def _exit_with(*lines: str, status: int) -> int:
     _discard_output_if_broken()
     with suppress(OSError):
         print(*lines, sep="\n", file=sys.stderr, flush=True)
@@ -203,5 +203,5 @@ def _discard_output_if_broken() -> None:
 
 
 def _discard_output() -> None:
-    """Nobody reads it: without this, Python complains when it ends."""
+    """Discard the rest of the output: without this, Python complains at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -14,7 +14,7 @@ from typing import Any
 
 
 class Blame(StrEnum):
-    """Whose fault a failure is. Only the policy's faults are rewarded (low)."""
+    """The party at fault for a failure. Only the policy's faults are rewarded (low)."""
 
     POLICY = "policy"
     INFRASTRUCTURE = "infrastructure"
@@ -62,7 +62,7 @@ _OURS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What went wrong, as data. ``line`` is the line of the policy's program, where known."""
+    """A failure as data. ``line`` is the line of the policy's program, if known."""
 
     reason: Reason
     message: str
@@ -73,7 +73,7 @@ class Failure:
         return self.reason.blame
 
     def record(self) -> dict[str, Any]:
-        """As it is kept and told in JSON: ``reason``, ``blame``, ``message`` and ``line``."""
+        """Return the JSON form: ``reason``, ``blame``, ``message`` and ``line``."""
         return {
             "reason": self.reason.value,
             "blame": self.blame.value,
@@ -116,7 +116,7 @@ class RunError(UserError):
 
 
 class PeerLost(RunError):
-    """Another process of the same run has gone; why, it may have said itself."""
+    """Raised when another process of the same run has ended."""
 
 
 class RunPaused(UserError):
@@ -139,7 +139,8 @@ class FailureError(FlowrightError):
 
 @dataclass(slots=True)
 class Attribution:
-    """What a :func:`boundary` caught: ``failure`` is None when the work inside it succeeded."""
+    """A failure that a :func:`boundary` caught; ``failure`` is None when the work inside it
+    succeeded."""
 
     failure: Failure | None = None
 

@@ -1,6 +1,4 @@
-"""Files that are there whole or not at all, a full disk in one line, and the lock that says whether
-a trainer owns a directory. Nothing of what a run holds here.
-"""
+"""Atomic files, errors of a full disk in one line, and the lock of a run directory."""
 
 import errno
 import fcntl
@@ -21,7 +19,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """As :func:`write_bytes`, in UTF-8."""
+    """Replace a text file at once, in UTF-8; see :func:`write_bytes`."""
     write_bytes(path, text.encode())
 
 
@@ -78,7 +76,7 @@ _UNWRITABLE = (
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Turn what a full or read-only disk raises into one line that says what to do."""
+    """Turn the errors of a full or read-only disk into one line with the remedy."""
     try:
         yield
     except OSError as error:
@@ -96,8 +94,8 @@ LEAST_ROOM = 1 << 20
 
 
 def check_writable(path: Path) -> None:
-    """Whether files can be made in the directory ``path``, or it itself where it is not there yet;
-    nothing is written. Raises RunError."""
+    """Raise RunError unless files can be made in the directory ``path``, or in its parent while it
+    does not exist; nothing is written."""
     with disk_errors(path):
         folder = nearest(path.absolute())
         usage = shutil.disk_usage(folder)
@@ -179,10 +177,9 @@ def _is_at(file: IO[str], path: Path) -> bool:
 
 
 def is_held(run: Path) -> bool | None:
-    """Whether a trainer owns the directory now; None where it has no lock file (a copy, say).
+    """Return whether a trainer owns the directory now; None without a lock file (in a copy, say).
 
-    Only to be asked about a run that looks alive: where no trainer holds the lock, asking takes it
-    for some microseconds.
+    Ask only about a run that looks alive: the check itself holds a free lock for some microseconds.
     """
     try:
         with (run / "lock").open(encoding="utf-8") as lock:

@@ -18,8 +18,8 @@ class _Entry(Generic[Answer]):
 
 
 class Memo(Generic[Answer]):
-    """The answers to the latest ``capacity`` questions. A failure is not kept: the next who asks
-    tries again. Work that nobody waits for any more is cancelled."""
+    """Results by key, the latest ``capacity`` of them. A failure is not kept: the next caller tries
+    again. Work that no caller waits for any more is cancelled."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -47,12 +47,12 @@ class Memo(Generic[Answer]):
             entry.waiting -= 1
 
     def answers(self) -> list[tuple[Hashable, Answer]]:
-        """Those that are there, with their questions, the one asked for last at the end."""
+        """Finished results with their keys, the latest used one last."""
         done = [(q, e.task) for q, e in self._entries.items() if e.task.done()]
         return [(q, t.result()) for q, t in done if not t.cancelled() and t.exception() is None]
 
     def put(self, question: Hashable, answer: Answer) -> None:
-        """As if the question had just been answered."""
+        """Store a result as if it had just been computed."""
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         future.set_result(answer)
         self._entries.pop(question, None)

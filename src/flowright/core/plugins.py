@@ -69,21 +69,21 @@ class Table(Mapping[str, str]):
         return len(self.paths)
 
     def check(self, choice: str) -> str:
-        """As :meth:`Names.check`."""
+        """Validate a choice; see :meth:`Names.check`."""
         return Names(self.kind, [*self.paths]).check(choice)
 
     def is_path(self, choice: str) -> bool:
-        """Whether the choice is a user's own, by import path."""
+        """Return whether the choice is a user's own, by import path."""
         return choice not in self.paths and bool(_PATH.fullmatch(choice))
 
     def load(self, choice: str) -> Any:
-        """What the choice stands for. Raises ConfigError where it cannot be imported."""
+        """Import the object behind a choice. Raises ConfigError if that fails."""
         return load(self.paths.get(choice, choice), self.kind)
 
 
 def load(path: str, kind: str) -> Any:
-    """The attribute that ``package.module:attribute`` names. Raises ConfigError, which says what
-    the import said; an error inside the imported module is raised as it is."""
+    """Import the attribute ``package.module:attribute``. Raises ConfigError with the import's
+    message; an error inside the imported module is raised as it is."""
     module_name, _, attribute = path.partition(":")
     module = load_module(module_name, kind)
     try:

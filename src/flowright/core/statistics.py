@@ -1,7 +1,7 @@
-"""What repeated measurement says: intervals, a randomization test, its correction.
+"""Intervals of repeated measurements, a randomization test, and its correction.
 
-Whole questions (problems, tasks) are drawn, not answers to them: answers to one question stand or
-fall together, and intervals that ignore it are too narrow. No metrics here.
+Whole questions (problems, tasks) are resampled, not the answers to them: answers to one question
+are correlated, and intervals that ignore it are too narrow.
 """
 
 import math
@@ -16,7 +16,7 @@ Statistic = Callable[[Array], Array]
 """From sums, shape (..., columns), to values, shape (...); nan where it is undefined."""
 
 RESAMPLES = 2000
-"""Of :func:`bootstrap`."""
+"""Resamples of :func:`bootstrap`."""
 SHARE = (0.0, 1.0)
 DIFFERENCE = (-1.0, 1.0)
 _TAIL = 0.025
@@ -47,11 +47,11 @@ def wilson(successes: float, trials: int) -> tuple[float, float]:
 
 
 def unanimous(value: float, count: int, within: tuple[float, float]) -> tuple[float, float]:
-    """The interval of a mean of so many equal values that lie ``within`` these bounds. No resample
-    of them differs, though that says little of few.
+    """Return the interval of a mean of ``count`` equal values that lie ``within`` these bounds. All
+    resamples are equal, too, which is weak evidence for a small count.
 
-    That a value differs was seen in 0 of ``count``, and has by :func:`wilson` at most a certain
-    probability; one that differs is taken to be 1 away. For 0 of n and n of n right that is
+    A differing value was seen in 0 of ``count``, and has by :func:`wilson` at most a certain
+    probability; one that differs is taken to be 1 apart. For 0 of n and n of n right that is
     Wilson's own interval; for paired differences of shares that are all 0 it is the upper bound of
     the discordant pairs either way, as squaring and adding the bounds of gains and losses gives it
     (R. G. Newcombe 1998, "Improved confidence intervals for the difference between binomial
@@ -156,12 +156,12 @@ def ratio(above: Array, below: Array) -> Array:
 
 
 def mean(sums: Array) -> Array:
-    """Of rows (value, 1)."""
+    """Return the mean of rows (value, 1)."""
     return ratio(sums[..., 0], sums[..., 1])
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
-    """P-values adjusted for their number (Holm 1979): whoever acts on those up to 5 % is wrong
+    """Return p-values adjusted for their number (Holm 1979): acting on those up to 5 % is wrong
     about any of them once in twenty times. None stays out."""
     known = sorted((p, place) for place, p in enumerate(p_values) if p is not None)
     adjusted: list[float | None] = [None] * len(p_values)

@@ -75,7 +75,7 @@ def read_rows(path: Path, on_bad: OnBadRow | None = None) -> Iterator[tuple[Plac
 
 def read_object(path: Path) -> Row:
     """Return a file that is one JSON object. Raises DataError."""
-    with read_errors(path), _opened(path) as file:
+    with read_errors(path), _open(path) as file:
         value = parse_row(file.read())
     if isinstance(value, str):
         raise DataError(f"{path}: {value}")
@@ -156,7 +156,7 @@ _Read = Iterator[tuple[Place, Row | str]]
 
 
 def _json_lines(path: Path) -> _Read:
-    with _opened(path) as lines:
+    with _open(path) as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 yield Place(str(path), number), parse_row(line)
@@ -164,7 +164,7 @@ def _json_lines(path: Path) -> _Read:
 
 def _json(path: Path) -> _Read:
     """A list of objects, one object that holds such a list, or JSON Lines under another name."""
-    with _opened(path) as file:
+    with _open(path) as file:
         text = file.read().decode("utf-8-sig")
     if text.lstrip()[:1] == "[":
         yield from _json_array(path, text)
@@ -211,7 +211,7 @@ def _csv(path: Path) -> _Read:
     comma is decimal) or tabs. An empty cell is none; a cell that is a JSON list or object is one.
     """
     csv.field_size_limit(_LONGEST_CELL)
-    with _opened(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as lines:
+    with _open(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as lines:
         columns = lines.readline()
         cut = max(",;\t", key=columns.count)
         rows = csv.DictReader(itertools.chain([columns], lines), delimiter=cut)
@@ -282,7 +282,7 @@ def _as_row(value: object) -> Row | str:
     return f"a row is a JSON object, not {type(value).__name__}"
 
 
-def _opened(path: Path) -> IO[bytes]:
+def _open(path: Path) -> IO[bytes]:
     match path.suffix.lower():
         case ".gz":
             return cast("IO[bytes]", gzip.open(path, "rb"))

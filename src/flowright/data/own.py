@@ -252,8 +252,8 @@ class Conversion:
         raise row.error(f"the answer {said[:60]!r} is none of the choices {shown}")
 
     def _counts_from_one(self, rows: Sequence[UpstreamRow]) -> bool:
-        """Where answers are numbers of choices: return whether none is 0 and one equals the number
-        of choices."""
+        """Return whether answers are numbers of choices counted from one: none is 0 and one equals
+        the number of choices."""
         looking = Conversion(self.columns)
         numbers = []
         for row in rows:

@@ -233,7 +233,7 @@ def _bradley_terry(row: Row, making: RowOptions) -> list[dict[str, Any]]:
 def _pointwise(row: Row, making: RowOptions) -> list[dict[str, Any]]:
     """``input``, and one ``output`` with its helpfulness."""
     if not isinstance(row, Pair):
-        return [{**_named(row), **_asked(row), "output": [_answered(row.answer, row.label)]}]
+        return [{**_named(row), **_prompt_of(row), "output": [_answered(row.answer, row.label)]}]
     if making.grades is None or row.label == "tie":
         return []
     worse, better = making.grades
@@ -242,7 +242,7 @@ def _pointwise(row: Row, making: RowOptions) -> list[dict[str, Any]]:
         {
             **_named(row),
             "id": f"{row.id}/{place}",
-            **_asked(row),
+            **_prompt_of(row),
             "output": [_answered(text, label)],
         }
         for place, text, label in ((1, row.first, first), (2, row.second, second))
@@ -267,7 +267,7 @@ def _pairwise(row: Row, making: RowOptions) -> list[dict[str, Any]]:
         )
         for letter, text in (("A", shown.first), ("B", shown.second))
     ]
-    return [{**_named(row), **_asked(row), "output": output}]
+    return [{**_named(row), **_prompt_of(row), "output": output}]
 
 
 _MAKERS: Mapping[Form, Callable[[Row, RowOptions], list[dict[str, Any]]]] = {
@@ -290,7 +290,7 @@ def _messages(row: Row, answer: str) -> list[dict[str, str]]:
     return [_message(turn) for turn in (*row.conversation, Turn("assistant", answer))]
 
 
-def _asked(row: Row) -> dict[str, Any]:
+def _prompt_of(row: Row) -> dict[str, Any]:
     return {"input": [_message(turn) for turn in row.conversation]}
 
 

@@ -35,7 +35,7 @@ class SealedConversations:
 
     @classmethod
     def of_texts(cls, texts: Iterable[str], name: str = "a test set") -> "SealedConversations":
-        return cls.of((name, asked(text)) for text in texts)
+        return cls.of((name, as_conversation(text)) for text in texts)
 
     def holder(self, conversation: Sequence[Turn]) -> str:
         """The name of what has this conversation or one that it begins with; empty without any."""
@@ -44,14 +44,14 @@ class SealedConversations:
 
     def __contains__(self, text: str) -> bool:
         """Return whether a prompt of one message is sealed."""
-        return bool(self.holder(asked(text)))
+        return bool(self.holder(as_conversation(text)))
 
 
 NOTHING = SealedConversations()
 
 
-def asked(text: str) -> Conversation:
-    """A prompt that is a text as a conversation."""
+def as_conversation(text: str) -> Conversation:
+    """Return a text as a conversation of one prompt."""
     return (Turn("user", text),)
 
 
@@ -78,10 +78,10 @@ def _prompt(values: Mapping[str, Any], where: str, path: Path) -> Conversation:
         raise UnusableRow(Fault.COLUMN, f"none of {', '.join(COLUMNS)} is in it")
     value = values[name]
     if isinstance(value, str) and not value.lstrip().startswith("["):
-        return asked(value)
+        return as_conversation(value)
     try:
         return turns_of(decoded(value, name), name, "user")
     except UnusableRow:
         if isinstance(value, str):  # a text that begins with a bracket
-            return asked(value)
+            return as_conversation(value)
         raise

@@ -1,5 +1,5 @@
-"""Calibrate a judge that scores: at the end of its run, for the checkpoint that is served, or on the
-pairs of a file (scripts/calibrate_judge.py).
+"""Calibrate a judge that scores: at the end of its run, for the checkpoint that is served, or on
+the pairs of a file (scripts/calibrate_judge.py).
 """
 
 import asyncio
@@ -10,10 +10,8 @@ from flowright.core.errors import ConfigError, DataError
 from flowright.core.files import check_writable, write_json
 from flowright.data.preferences import Pair
 from flowright.data.task import Task
-from flowright.environments.judging.files import read_rows
-from flowright.environments.judging.loading import FORMS
-from flowright.environments.judging.rows import PairRow
-from flowright.environments.judging.tasks import JudgingTask
+from flowright.environments.judging.rows import PairRow, read_rows
+from flowright.environments.judging.tasks import FORMS, JudgingTask
 from flowright.evaluation.trained_judge import LocalScorer, find_judge, load_judge
 from flowright.grpo.batch import scalar_scores
 from flowright.grpo.checkpoint import Saves, load_weights, portable_state, take_over
@@ -32,10 +30,10 @@ from flowright.runs.checkpoints import step_name
 
 
 async def calibrate_run(saves: Saves, batches: FixedData, tasks: Sequence[Task], step: int) -> None:
-    """Calibrate the judge of a finished run on its held-out pairs: the best checkpoint, else the last,
-    as exporting and serving choose it. Writes calibration.json beside the weights, and a copy into
-    the run directory for its report; reports too few pairs. All ranks call it alike, and have that
-    checkpoint's weights afterwards."""
+    """Calibrate the judge of a finished run on its held-out pairs: the best checkpoint, else the
+    last, as exporting and serving choose it. Writes calibration.json beside the weights, and a copy
+    into the run directory for its report; reports too few pairs. All ranks call it alike, and have
+    that checkpoint's weights afterwards."""
     policy, ranks, root = saves.policy, saves.ranks, saves.run.checkpoints_path
     best = step if saves.best is None else saves.best.step
     if best != step:

@@ -1,6 +1,6 @@
-"""A trained judge, loaded from a run, a checkpoint, an adapter, a Hugging Face folder or verl's files:
-to be measured, or served. It scores answers or writes its verdicts, in this process; one that writes
-may be at an OpenAI-compatible server instead.
+"""A trained judge, loaded from a run, a checkpoint, an adapter, a Hugging Face folder or verl's
+files: to be measured, or served. It scores answers or writes its verdicts, in this process; one
+that writes may be at an OpenAI-compatible server instead.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from flowright.config.loading import load_judge_server
 from flowright.config.policy import PolicySection
 from flowright.config.root import JudgeServerConfig
 from flowright.core.errors import ConfigError, DataError
-from flowright.environments.judging.serving import (
+from flowright.environments.judging.frame_judge import (
     FORM_FILE,
     FrameJudge,
     JudgeForm,
@@ -66,8 +66,8 @@ _TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
 
 @dataclass(frozen=True, slots=True)
 class JudgeFolder:
-    """A judge's files. ``place`` is the folder of its calibration; ``form`` is the question form of a
-    judge that writes, None if its files lack one."""
+    """A judge's files. ``place`` is the folder of its calibration; ``form`` is the question form of
+    a judge that writes, None if its files lack one."""
 
     source: Source
     place: Path
@@ -99,8 +99,8 @@ class LoadedJudge:
 
 
 def find_judge(path: Path) -> JudgeFolder:
-    """Describe the judge in a folder without loading it. Raises RunError where there is none, DataError
-    for files that cannot be read."""
+    """Describe the judge in a folder without loading it. Raises RunError where there is none,
+    DataError for files that cannot be read."""
     return judge_of(find_source(path))
 
 
@@ -162,8 +162,8 @@ def _section(run: Mapping[str, Any], scores: bool, device: str) -> PolicySection
 
 
 def copy_judge_files(source: Source, out: Path) -> list[str]:
-    """Copy a judge's question form and calibration beside its exported weights; return a line for each
-    file."""
+    """Copy a judge's question form and calibration beside its exported weights; return a line for
+    each file."""
     found = judge_of(source)
     lines = []
     if found.form is not None:
@@ -239,8 +239,9 @@ async def _at_server(
 
 @asynccontextmanager
 async def open_trained_judge(named: JudgeName) -> AsyncIterator[OpenedJudge]:
-    """Open the trained judge in a folder for a benchmark. One that writes is asked as it was trained;
-    with ``--ask pointwise`` for a grade of each answer. Raises RunError, ConfigError or DataError."""
+    """Open the trained judge in a folder for a benchmark. One that writes is asked as it was
+    trained; with ``--ask pointwise`` for a grade of each answer. Raises RunError, ConfigError or
+    DataError."""
     folder = Path(named.judge)
     found = find_judge(folder)
     loaded = load_judge(found)

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from flowright.config.grpo import GrpoSection
-from flowright.environments.reward import Reward, with_penalty
-from flowright.environments.rollout import Rollout
+from flowright.environments.rollout import Reward, Rollout, with_penalty
 from flowright.grpo.advantages import GroupAdvantages
 from flowright.grpo.problems import ShownPrompt, is_scaffolded
 from flowright.grpo.ranks import interleaved
@@ -315,3 +314,7 @@ def sample_logprobs(
         kept_N = to_device(torch.tensor([kept for mask in masks for kept in mask]), hidden_N.device)
         hidden_N, target_N = hidden_N[kept_N], target_N[kept_N]
     return policy.head.logprobs(hidden_N, target_N, temperature, with_entropy)
+
+
+def unscored_share(rollouts: Sequence[Rollout]) -> float:
+    return sum(rollout.reward.value is None for rollout in rollouts) / len(rollouts)

@@ -260,25 +260,26 @@ class Learner:
     ) -> Tensor:
         """Return this chunk's part of the minibatch's loss, of the samples with these numbers, from
         the hidden states that predict their tokens. Adds to the sums."""
-        if isinstance(self._choices.objective, PairObjective):
-            return self._pair_loss(self._choices.objective, hidden_N, minibatch, numbers, sums)
-        return self._token_loss(self._choices.objective, hidden_N, minibatch, numbers, sums)
+        chunk, objective = [minibatch.samples[n] for n in numbers], self._choices.objective
+        if isinstance(objective, PairObjective):
+            weights_S = minibatch.weights_S[numbers]
+            return self._pair_loss(objective, hidden_N, chunk, weights_S, sums)
+        return self._token_loss(objective, hidden_N, chunk, minibatch, numbers, sums)
 
     def _pair_loss(
         self,
         objective: PairObjective,
         hidden_N: Tensor,
-        minibatch: Minibatch,
-        numbers: Sequence[int],
+        chunk: Sequence[Trained],
+        weights_S: Tensor,
         sums: Sums,
     ) -> Tensor:
         """Each two samples are a pair, and the difference of their advantages is the strength of
         the preference. The last token of each follows the one that is scored."""
-        chunk = [minibatch.samples[number] for number in numbers]
         scores_S = chunk_scores(self._policy, hidden_N, chunk)
         wanted_S = to_device(torch.tensor([s.advantage for s in chunk]), hidden_N.device)
         pairs = pairs_of(scores_S, wanted_S, self._section.pairs.margin)
-        weights_K = minibatch.weights_S[numbers].view(-1, 2).sum(dim=1)
+        weights_K = weights_S.view(-1, 2).sum(dim=1)
         terms_K = objective.terms(pairs, self._section.pairs)
         loss = (to_device(weights_K, hidden_N.device) * terms_K).sum()
         lead_K = (pairs.first_K - pairs.second_K).detach()[pairs.better_K]
@@ -294,12 +295,12 @@ class Learner:
         self,
         objective: Objective,
         hidden_N: Tensor,
+        chunk: Sequence[Trained],
         minibatch: Minibatch,
         numbers: Sequence[int],
         sums: Sums,
     ) -> Tensor:
         section, device = self._section, hidden_N.device
-        chunk = [minibatch.samples[number] for number in numbers]
         lengths = torch.tensor([sample.count for sample in chunk])
         sample_N = to_device(torch.arange(len(chunk)).repeat_interleave(lengths), device)
         advantages_S = torch.tensor([sample.advantage for sample in chunk], dtype=torch.float32)

@@ -19,7 +19,7 @@ from flowright.config.root import Config
 from flowright.core.errors import RunPaused
 from flowright.data.mixture import Mixture, tasks_hash
 from flowright.data.task import Task
-from flowright.environments.environment import Environment
+from flowright.environments.base import Environment
 from flowright.environments.rollout import Rollout
 from flowright.grpo.advantages import GroupAdvantages, group_advantages, signal_of
 from flowright.grpo.batch import (
@@ -30,13 +30,13 @@ from flowright.grpo.batch import (
     penalised,
     requested,
     trained_groups,
+    unscored_share,
     whole,
     whole_groups,
 )
 from flowright.grpo.learner import Learner
 from flowright.grpo.problems import Fitting, Problem, draw_samples, problems_of, shown_prompts
 from flowright.grpo.ranks import ONE, Ranks
-from flowright.grpo.safeguards import unscored_share
 from flowright.grpo.step_record import batch_metrics, rollout_records, sample_texts
 from flowright.llm.counters import metrics_since
 from flowright.policy.model_thread import on_model_thread

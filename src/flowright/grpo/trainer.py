@@ -1,30 +1,32 @@
 """The training loop: take a batch, check it, keep its rollouts, update the policy, record the step.
 
-It knows groups of samples and their advantages, not what a completion means: that is the
-environment's. Every draw is a function of (seed, step), so that a run resumed from step k repeats
-the steps after k to the same numbers.
+It knows groups of samples and their advantages; what a completion means is the environment's. A run
+ends before its last step on too few scored samples (law 1), on a judge that disagrees with gold
+(law 3), and on a signal. Every draw is a function of (seed, step), so that a run resumed from step
+k repeats the steps after k to the same numbers.
 """
 
+import signal
+import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
+from flowright.config.judge import AlarmSection, JudgeSection
 from flowright.config.root import Config
 from flowright.core.errors import PeerLost, RunError, RunPaused
+from flowright.environments.rollout import Rollout
+from flowright.grpo.batch import unscored_share
 from flowright.grpo.checkpoint import Saves
 from flowright.grpo.learner import Learner
 from flowright.grpo.pipeline import Source, StepBatch
 from flowright.grpo.ranks import ONE, Follower, Ranks, Reporter
-from flowright.grpo.safeguards import (
-    GapAlarm,
-    check_agreement,
-    check_scored,
-    stop_on_signals,
-)
 from flowright.grpo.step_record import add_learner_logprobs, added, memory
+from flowright.judging.audit import agreement_with_gold
 from flowright.policy.model_thread import on_model_thread
-from flowright.runs.alarm import drifts_of
+from flowright.runs.alarm import DRIFT, alarm_of, drifts_of
 from flowright.runs.directory import RunDirectory
 from flowright.runs.run_files import read_metrics
 
@@ -45,7 +47,7 @@ class Trainer:
     validate: Callable[[int], Awaitable[dict[str, float]]]
     ranks: Ranks = ONE
     _stopping: str | None = field(default=None, init=False)
-    _alarm: GapAlarm = field(init=False)
+    _alarm: "GapAlarm" = field(init=False)
 
     def __post_init__(self) -> None:
         self._alarm = GapAlarm(self.config.judge.alarm)
@@ -203,3 +205,99 @@ class Trainer:
     def _stop(self, name: str) -> None:
         self._stopping = name
         self.reporter.say(f"{name}: finishing this step; once more to stop at once")
+
+
+def check_scored(step: int, rollouts: Sequence[Rollout], limit: float) -> None:
+    """Raise RunPaused where more than ``limit`` of the samples could not be scored."""
+    if unscored_share(rollouts) <= limit:
+        return
+    unscored = [r for r in rollouts if r.reward.value is None]
+    reasons = {str(r.failure) for r in unscored[:100]}
+    raise RunPaused(
+        f"step {step}: {len(unscored)} of {len(rollouts)} samples could not be scored "
+        f"(limit {limit:.0%}), so nothing was trained on; mend the cause and --resume",
+        *(f"  {reason[:200]}" for reason in sorted(reasons)[:5]),
+    )
+
+
+def check_agreement(step: int, rollouts: Sequence[Rollout], section: JudgeSection) -> str | None:
+    """Return a warning where the judge agrees with gold too rarely; with ``judge.low_agreement:
+    stop`` raise RunPaused."""
+    found = agreement_with_gold([r.verdict for r in rollouts], [r.gold for r in rollouts])
+    if found is None or found >= section.min_agreement:
+        return None
+    line = (
+        f"step {step}: the judge agreed with gold on {found:.0%} of the samples "
+        f"(judge.min_agreement {section.min_agreement:.0%})"
+    )
+    if section.low_agreement == "stop":
+        raise RunPaused(f"{line}, so nothing was trained on; look at them and --resume")
+    return line
+
+
+class GapAlarm:
+    """The alarm of ``judge.alarm``, step by step; its rule is in :mod:`flowright.runs.alarm`."""
+
+    def __init__(self, section: AlarmSection) -> None:
+        self._section = section
+        self._course: list[tuple[int, float]] = []
+
+    @property
+    def stops(self) -> bool:
+        return self._section.action == "stop"
+
+    def after(self, step: int, metrics: Mapping[str, float]) -> str | None:
+        """Return the alarm after a step; None without one, and where it was raised before and does
+        not end the run."""
+        before = alarm_of(self._course, self._section)
+        if DRIFT in metrics:
+            self._course.append((step, metrics[DRIFT]))
+        alarm = alarm_of(self._course, self._section)
+        return alarm if before is None or self.stops else None
+
+    def resume(self, course: Sequence[tuple[int, float]]) -> None:
+        """Go on with the drift by step that a run has recorded."""
+        self._course = [*course]
+
+
+AT_ONCE_SECONDS = 1.0
+"""Signals within this time are one request: supervisors such as torchrun send SIGTERM to the
+process and to its group."""
+
+
+@contextmanager
+def stop_on_signals(stop: Callable[[str], None], several: bool = False) -> Iterator[None]:
+    """Have SIGINT and SIGTERM stop the run after the step; a second one has its usual effect.
+
+    Plain handlers, since those of the event loop would not run if it were stuck. Of ``several``
+    ranks, one that leaves by an error is terminated by torchrun at once; SIGTERM is then ignored,
+    so that its message is printed first.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # a worker of Ray, which hears no signals; Ray stops it
+        return
+    first: float | None = None
+
+    def handle(number: int, frame: object) -> None:
+        nonlocal first
+        now = time.monotonic()
+        if first is None:
+            first = now
+            stop(signal.Signals(number).name)
+        elif number == signal.SIGINT or now - first > AT_ONCE_SECONDS:
+            restore()
+            signal.raise_signal(number)
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    except BaseException:
+        restore()
+        if several:
+            signal.signal(signal.SIGTERM, lambda *_: None)
+        raise
+    restore()

@@ -1,1 +1,1 @@
-"""Judges: anything that turns (question, reference, answer) into a verdict."""
+"""Judges: from a question, a reference and an answer to a verdict."""

@@ -73,7 +73,7 @@ class OpenJudge:
 
     async def check(self) -> list[str]:
         """Return why its service cannot be used, in a line; empty if it can. Models are checked by
-        their opener (:meth:`flowright.simulation.opening.Models.check`)."""
+        their opener (:meth:`flowright.simulation.large_models.OpenModels.check`)."""
         return [] if self.service is None else await self.service.check()
 
 

@@ -140,7 +140,7 @@ class ChatClient:
             completion = decode_reply(response.content)
         except RequestError as error:
             if error.kind == "timeout" and limit < self._section.request_seconds:
-                error.blames_server = False  # a caller in a hurry says nothing about the server
+                error.blames_server = False  # a short deadline is no fault of the server
             raise
         except MalformedReply as error:
             raise RequestError("malformed", f"{url}: {error}") from None

@@ -153,17 +153,17 @@ class RetryPolicy:
     """Limits of one call; times are seconds.
 
     ``attempts`` are made at most. Pauses double from ``first_pause`` to ``longest_pause``, scaled
-    by a factor in [0.5, 1) drawn from a hash of what is sent, so that a repeated run pauses alike.
+    by a factor in [0.5, 1) drawn from a hash of the request, so that a repeated run pauses alike.
     ``deadline`` covers attempts and pauses; the wait for a slot is our own queue and not part of
     it. A ``Retry-After`` is obeyed: one that would outlast the deadline ends the call, without a
     deadline it is cut to ``longest_pause``.
 
-    A server that is up and has no room (429, or 503 with a ``Retry-After``) is waited for: with a
-    deadline, such a failure does not count as an attempt.
+    An overloaded server (429, or 503 with a ``Retry-After``) is waited for: with a deadline, such a
+    failure does not count as an attempt.
 
-    Failures of the kinds in ``away`` tell of a server that is restarting. From a call's first
-    failure on they don't count as attempts for ``away_seconds``, and pauses stay short. Then they
-    count, or else, with ``ends_away``, the next one ends the call.
+    Failures of the kinds in ``away`` mean a restarting server. From a call's first failure on they
+    don't count as attempts for ``away_seconds``, and pauses stay short. Then they count, or else,
+    with ``ends_away``, the next one ends the call.
     """
 
     attempts: int
@@ -266,8 +266,8 @@ class _Places:
 
 
 class Retries:
-    """Attempts at one or several servers, within ``slots`` (a number: so many at a time) over all
-    calls; a slot is held only while an attempt is on the wire."""
+    """Attempts at one or several servers, within ``slots`` (a number: that many at a time) over all
+    calls; a slot is held only during an attempt."""
 
     def __init__(self, balance: Balance, slots: int | Slots) -> None:
         self.balance = balance

@@ -55,10 +55,10 @@ def _within(host: str, network: str) -> bool:
 
 @dataclass(eq=False)
 class RequestError(Exception):
-    """A failed attempt. ``kind`` is ``unreachable`` (nobody listens), ``connection``, ``timeout``,
-    ``http_503`` and the like, or a name of who reads the reply. A ``final`` one is not repeated;
-    ``blames_server`` counts against its health; ``retry_after`` (seconds) is the server's wish.
-    ``elsewhere``: another key takes the next attempt at once."""
+    """A failed attempt. ``kind`` is ``unreachable`` (connection refused), ``connection``,
+    ``timeout``, ``http_503`` and the like, or a name of the reply's reader. A ``final`` one is not
+    repeated; ``blames_server`` counts against its health; ``retry_after`` (seconds) is the server's
+    wish. ``elsewhere``: another key takes the next attempt at once."""
 
     kind: str
     message: str
@@ -127,7 +127,7 @@ class Connection:
             kind, what = "timeout", f"no connection within {CONNECT_SECONDS:g} s"
         except TimeoutError:
             kind, what = "timeout", f"no reply within {round(seconds, 3):g} s"
-        except aiohttp.ClientConnectorError as error:  # only what the system says of it
+        except aiohttp.ClientConnectorError as error:  # only the message of the system
             number = error.os_error.errno
             kind, what = "unreachable", os.strerror(number) if number else str(error)
         except aiohttp.ClientError as error:
@@ -162,7 +162,7 @@ async def misplaced(
 
 
 RETRIED_STATUS = frozenset({408, 409, 425, 429})  # and every 5xx
-_MALFORMED_REQUEST = "the server refused the request itself; its message says which part"
+_MALFORMED_REQUEST = "the server refused the request itself; its message names the part"
 _MOVED = "the server redirects; put the address that it points to into base_url or judge_url"
 HINTS = {
     301: _MOVED,

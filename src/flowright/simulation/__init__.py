@@ -1,4 +1,1 @@
-"""The embedded server's model: an item-response simulator that answers, and judges, known tasks.
-
-Everything that it says is simulated. ``flowright.simulation.process`` runs it as a server.
-"""
+"""The embedded server: a simulated large model and judge behind the OpenAI protocol."""

@@ -1,4 +1,4 @@
-"""The judge: verdicts by comparison with the reference, then its errors and its planted biases."""
+"""The simulated judge: comparison with the reference, then its errors and planted biases."""
 
 import json
 import re
@@ -9,23 +9,23 @@ from typing import Any
 from flowright.config.llm import SimulatedSection
 from flowright.core.errors import ConfigError
 from flowright.core.plugins import suggest
-from flowright.simulation.cues import Judgement
+from flowright.simulation.cues import JudgePrompt
 from flowright.simulation.draws import Draws
-from flowright.simulation.instances import filled
 from flowright.simulation.requested_format import (
     VERDICT,
     WINNER,
+    FieldValue,
     RequestedField,
-    Said,
-    by_rule,
-    chosen,
+    choice_for,
+    field_of_rule,
+    filled,
     requested_fields,
     schema_of,
-    worded,
+    write_reply,
 )
 from flowright.simulation.solver import Solver
 from flowright.simulation.table import CRITERION_LETTERS, CRITERION_WORDS
-from flowright.simulation.values import says
+from flowright.simulation.values import ends_in
 
 _PASSED = re.compile(
     r"passed\s+(?:all\s+)?(\d+)\s*(?:of|/|out of)\s*(\d+)"
@@ -42,77 +42,77 @@ _FAULT = re.compile(
 
 
 class Assessor:
-    """Gives verdicts with the true and false positive rates of the config."""
+    """Judges with the true and false positive rates of the config."""
 
     def __init__(self, section: SimulatedSection, solver: Solver) -> None:
         self._section = section
         self._solver = solver
 
     def reply(
-        self, asked: Judgement, draws: Draws, response_format: Mapping[str, Any] | None
+        self, prompt: JudgePrompt, draws: Draws, response_format: Mapping[str, Any] | None
     ) -> str:
-        """The reply to a judge's prompt, with what it asks for in the format that it requests."""
-        if asked.rival is not None:
-            winner = self._winner(asked, asked.rival, draws)
+        """Reply to a judge's prompt in the format that it requests."""
+        if prompt.rival is not None:
+            winner = self._winner(prompt, prompt.rival, draws)
             reason = f"Answer {winner} is closer to what the problem asks for. (simulated judge)"
 
-            def preferred(field: RequestedField) -> Said:
-                return _told(field, winner, reason, draws)
+            def preferred(field: RequestedField) -> FieldValue:
+                return _value(field, winner, reason, draws)
 
-            return _written(asked.said, response_format, WINNER, reason, preferred)
-        has_reference = bool(asked.references or asked.evidence or asked.task)
-        right = self.is_right(asked, asked.answer)
-        verdict = draws.chance("verdict", probability(self._section, float(right), asked.answer))
+            return _written(prompt.instruction, response_format, WINNER, reason, preferred)
+        has_reference = bool(prompt.references or prompt.evidence or prompt.task)
+        right = self.is_right(prompt, prompt.answer)
+        verdict = draws.chance("verdict", probability(self._section, float(right), prompt.answer))
         stated = "states the same as" if verdict else "differs from"
         reason = f"The final answer {stated} the reference answer. (simulated judge)"
-        if asked.criteria:
+        if prompt.criteria:
             reason = "Each criterion was held against the final answer. (simulated judge)"
 
-        def judged(field: RequestedField) -> Said:
-            said = verdict
-            if criterion := asked.criteria.get(field.key.casefold().replace(" ", "_")):
-                met = _met(criterion, asked.answer, right if has_reference else None)
-                said = draws.chance(
-                    field.key.casefold(), probability(self._section, met, asked.answer)
-                )
-            return _told(field, said, reason, draws)
+        def judged(field: RequestedField) -> FieldValue:
+            positive = verdict
+            if criterion := prompt.criteria.get(field.key.casefold().replace(" ", "_")):
+                met = _met(criterion, prompt.answer, right if has_reference else None)
+                share = probability(self._section, met, prompt.answer)
+                positive = draws.chance(field.key.casefold(), share)
+            return _value(field, positive, reason, draws)
 
-        if response_format is None and len(asked.criteria) == 1 and _BRACKETS.search(asked.said):
-            said = judged(replace(VERDICT, key=next(iter(asked.criteria))))
-            return f"[[{int(said is True)}]]\n{reason}"
-        return _written(asked.said, response_format, VERDICT, reason, judged)
+        one = response_format is None and len(prompt.criteria) == 1
+        if one and _BRACKETS.search(prompt.instruction):
+            value = judged(replace(VERDICT, key=next(iter(prompt.criteria))))
+            return f"[[{int(value is True)}]]\n{reason}"
+        return _written(prompt.instruction, response_format, VERDICT, reason, judged)
 
-    def is_right(self, asked: Judgement, answer: str) -> bool:
-        """What a judge without errors would say."""
-        evidence = _PASSED.search(asked.evidence)
+    def is_right(self, prompt: JudgePrompt, answer: str) -> bool:
+        """Return the verdict of a judge without errors."""
+        evidence = _PASSED.search(prompt.evidence)
         if evidence:
             passed, total = (int(n) for n in evidence.groups() if n is not None)
             return passed == total
-        if asked.task is not None:
-            return self._solver.is_right(asked.task, answer)
-        return says(answer, asked.references)
+        if prompt.task is not None:
+            return self._solver.is_right(prompt.task, answer)
+        return ends_in(answer, prompt.references)
 
-    def _winner(self, asked: Judgement, rival: str, draws: Draws) -> str:
-        first = probability(self._section, self.is_right(asked, asked.answer), asked.answer)
-        second = probability(self._section, self.is_right(asked, rival), rival)
+    def _winner(self, prompt: JudgePrompt, rival: str, draws: Draws) -> str:
+        first = probability(self._section, self.is_right(prompt, prompt.answer), prompt.answer)
+        second = probability(self._section, self.is_right(prompt, rival), rival)
         share = 0.5 + (first - second) / 2 + self._section.judge_biases.get("position", 0.0) / 2
         return "A" if draws.chance("winner", min(1.0, max(0.0, share))) else "B"
 
 
 def _met(criterion: str, answer: str, right: bool | None) -> float:
-    """In which degree, 0 to 1, a judge without errors would call a line of a rubric true: whether
-    the answer has the words that it quotes, or else whether it is right, or, where nobody knows
-    that, how many of the line's words it has; a line about a fault the other way round."""
+    """Return the degree, 0 to 1, to which a line of a rubric is true: 1 if the answer has the words
+    that it quotes; without quotes, if it is right; if that is unknown, the share of the line's
+    words that it has. Lines about a fault are reversed."""
     quoted = [next(filter(None, found)) for found in _QUOTED.findall(criterion)]
     if quoted:
-        said = float(all(words.casefold() in answer.casefold() for words in quoted))
+        met = float(all(words.casefold() in answer.casefold() for words in quoted))
     else:
-        said = _says_of(criterion, answer) if right is None else float(right)
-    return 1 - said if _FAULT.search(_QUOTED.sub("", criterion)) else said
+        met = _overlap(criterion, answer) if right is None else float(right)
+    return 1 - met if _FAULT.search(_QUOTED.sub("", criterion)) else met
 
 
-def _says_of(criterion: str, answer: str) -> float:
-    """1 for an answer with so many of the criterion's words as the table says, in proportion less
+def _overlap(criterion: str, answer: str) -> float:
+    """Return 1 for an answer with the table's share of the criterion's words, less in proportion
     for fewer."""
     wanted = {word for word in _words(criterion) if len(word) >= CRITERION_LETTERS}
     if not wanted:
@@ -125,22 +125,22 @@ def _words(text: str) -> set[str]:
 
 
 def _written(
-    said: str,
+    instruction: str,
     response_format: Mapping[str, Any] | None,
-    usual: RequestedField,
+    default: RequestedField,
     reason: str,
-    told: Callable[[RequestedField], Said],
+    value_of: Callable[[RequestedField], FieldValue],
 ) -> str:
-    """What is told of each field that is requested, or of the usual one, in that format."""
+    """Write the values of the requested fields, or of the default one, in the requested format."""
     schema = schema_of(response_format)
     if schema is not None:
-        return json.dumps(filled(schema, lambda key, rule: told(by_rule(key, rule))))
-    wanted = requested_fields(said, response_format) or [usual]
-    return worded(reason, {field: told(field) for field in wanted}, response_format)
+        return json.dumps(filled(schema, lambda key, rule: value_of(field_of_rule(key, rule))))
+    wanted = requested_fields(instruction, response_format) or [default]
+    return write_reply(reason, {field: value_of(field) for field in wanted}, response_format)
 
 
-def _told(field: RequestedField, verdict: bool | str, reason: str, draws: Draws) -> Said:
-    """A verdict (right or wrong, or "A" or "B") as a field has it."""
+def _value(field: RequestedField, verdict: bool | str, reason: str, draws: Draws) -> FieldValue:
+    """Return a verdict (right or wrong, or "A" or "B") as a field's value."""
     positive = verdict in (True, "A")
     match field.schema:
         case "truth":
@@ -155,7 +155,7 @@ def _told(field: RequestedField, verdict: bool | str, reason: str, draws: Draws)
             width = field.most - field.least
             return round(field.least + width * (1 - drawn if positive else drawn), 2)
         case "choice":
-            return chosen(field, verdict)
+            return choice_for(field, verdict)
         case "text":
             return reason
 
@@ -229,21 +229,21 @@ _PATTERNS: Mapping[str, re.Pattern[str]] = {
 BIASES = ("verbosity", *_PATTERNS, "master_key", "position")
 """Planted biases. Each weight is added to P(True) (``position``: to P(first of two is better), by
 half) in full where its trigger is in full: an answer of 200 words or more, a cited authority, words
-of certainty, Markdown, an aside, words to the grader, this server's own turns of phrase, praise of
-the reader, its own word that it is right, one certain word (:data:`LEXICAL_WORD`), an answer that
-only announces a solution."""
+of certainty, Markdown, an aside, words to the grader, this server's own phrases, praise of the
+reader, a claim to be right, one certain word (:data:`LEXICAL_WORD`), an answer that only announces
+a solution."""
 
 
 def probability(section: SimulatedSection, right: float, answer: str) -> float:
-    """Of "true" about an answer for which that is right in this degree, 0 to 1: the confusion
-    matrix, and what the planted biases add."""
+    """Return P(True) of an answer that is ``right`` to this degree, 0 to 1: the confusion matrix
+    plus the planted biases."""
     base = right * section.judge_true_positive + (1 - right) * section.judge_false_positive
     return min(1.0, max(0.0, base + pull(section.judge_biases, answer)))
 
 
 def trigger(bias: str, answer: str) -> float:
-    """How much of a bias's weight an answer earns by itself, in [0, 1]; ``position`` is about two
-    answers, so nothing in one of them triggers it."""
+    """Return the share, 0 to 1, of a bias's weight that an answer earns; 0 for ``position``, which
+    is about two answers."""
     if bias == "verbosity":
         return min(1.0, len(answer.split()) / _FULL_LENGTH)
     if bias == "master_key":
@@ -253,23 +253,22 @@ def trigger(bias: str, answer: str) -> float:
 
 
 def pull(weights: Mapping[str, float], answer: str) -> float:
-    """What the planted biases add to P(True) of an answer."""
+    """Return the sum that the planted biases add to P(True) of an answer."""
     return sum(weight * trigger(bias, answer) for bias, weight in weights.items() if weight)
 
 
 def is_master_key(answer: str) -> bool:
-    """An answer that only announces one (Zhao et al. 2025, arXiv 2507.08794)."""
+    """Return whether an answer only announces one (Zhao et al. 2025, arXiv 2507.08794)."""
     return answer.strip().lower().strip(" .:,") in _MASTER_KEYS
 
 
 def check_biases(section: SimulatedSection) -> None:
-    """Raises ConfigError for a bias that this judge does not have."""
-    unknown = [name for name in section.judge_biases if name not in BIASES]
-    if unknown:
-        raise ConfigError(
-            *(
-                f"simulated.judge_biases.{name}: there is no such bias; there are "
-                f"{', '.join(BIASES)}{suggest(name, BIASES)}"
-                for name in unknown
-            )
-        )
+    """Raise ConfigError for unknown biases."""
+    problems = [
+        f"simulated.judge_biases.{name}: there is no such bias; there are "
+        f"{', '.join(BIASES)}{suggest(name, BIASES)}"
+        for name in section.judge_biases
+        if name not in BIASES
+    ]
+    if problems:
+        raise ConfigError(*problems)

@@ -1,22 +1,121 @@
-"""What a prompt asks for: the task it is about, the way of asking, and what it hands over.
+"""Recognise a prompt: its task, the way of asking, the texts that it contains.
 
-The way is read from the prompt's own words: the problem's text and everything between fences is
-taken out first. The cues are listed in :data:`CUES`, the first that fits decides; they fit the
-prompts of ``flowright.workflows.operators`` and are meant to fit anybody's.
+The task is found by rare word shingles of its question, which a prompt may quote anywhere, cut or
+without its context; a paraphrase is an unknown question. The way is read from the prompt's own
+words, without the problem's text and everything between fences: the first fitting cue of
+:data:`CUES` decides. They fit the prompts of ``flowright.workflows.operators`` and are meant to fit
+any others.
 """
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from flowright.data.task import Problem
-from flowright.simulation.index import TaskIndex, without
-from flowright.simulation.phrasing import Style
 from flowright.simulation.table import Way
 
-_Enclosed = tuple[re.Pattern[str], re.Pattern[str]]
-"""What opens and what closes; both name ``mark``, which is the same for both."""
+_SHINGLE = 4  # words
+_CONTEXT_SHINGLES = 48  # of a task's context and choices, evenly spaced: they only break ties
+_MIN_SHARE = 0.5  # of the question's shingles, weighted by rarity, that must be found
+_COMMON = 16  # a shingle of more questions is boilerplate of a source
+_EDGE = "\"'`.,;:!?*_~#<>|()[]{}"
+
+
+def words(text: str) -> list[str]:
+    """Split into lower-case words without their punctuation; a bare operator is a word."""
+    return [word.strip(_EDGE) or word for word in text.lower().split()]
+
+
+class TaskIndex:
+    """Finds the task that a prompt quotes, in time linear in the prompt."""
+
+    def __init__(self, tasks: Sequence[Problem]) -> None:
+        self.tasks = tuple(tasks)
+        self._owners: dict[tuple[str, ...], list[int]] = {}
+        self._context_owners: dict[tuple[str, ...], list[int]] = {}
+        self._short: dict[tuple[str, ...], list[int]] = {}
+        own: list[set[tuple[str, ...]]] = []
+        for number, task in enumerate(self.tasks):
+            tokens = words(task.question)
+            own.append(_shingles(tokens))
+            if not own[number]:
+                self._short.setdefault(tuple(tokens), []).append(number)
+            for shingle in own[number]:
+                self._owners.setdefault(shingle, []).append(number)
+            context = sorted(_shingles(words(_context(task))) - own[number])
+            step = max(1, len(context) // _CONTEXT_SHINGLES)
+            for shingle in context[::step][:_CONTEXT_SHINGLES]:
+                self._context_owners.setdefault(shingle, []).append(number)
+        self._weight = {s: 1.0 / len(o) for s, o in self._owners.items() if len(o) <= _COMMON}
+        for shingles in own:  # a question that many tasks ask, each of another context
+            if not any(shingle in self._weight for shingle in shingles):
+                self._weight.update((s, 1.0 / len(self._owners[s])) for s in shingles)
+        self._total = [sum(self._weight.get(s, 0.0) for s in shingles) for shingles in own]
+
+    def find(self, prompt: str) -> Problem | None:
+        """Find the task of which at least half the question is in the prompt; None without one."""
+        tokens = words(prompt)
+        shingles = _shingles(tokens)
+        scores: dict[int, float] = {}
+        for shingle in self._weight.keys() & shingles:
+            weight = self._weight[shingle]
+            for number in self._owners[shingle]:
+                scores[number] = scores.get(number, 0.0) + weight / self._total[number]
+        likely = {number: score for number, score in scores.items() if score > _MIN_SHARE - 1e-6}
+        if not likely and self._short:
+            likely = dict.fromkeys(self._find_short(tokens), 1.0)
+        if not likely:
+            return None
+        if len(likely) > 1:
+            verbatim = {n: s for n, s in likely.items() if self.tasks[n].problem in prompt}
+            likely = verbatim or likely
+            for shingle in self._context_owners.keys() & shingles:
+                for number in self._context_owners[shingle]:
+                    if number in likely:
+                        likely[number] += 1.0 / _CONTEXT_SHINGLES
+        # Rounded: the order in which a set is summed differs from process to process.
+        best = max(likely, key=lambda number: (round(likely[number], 6), self.tasks[number].id))
+        return self.tasks[best]
+
+    def _find_short(self, tokens: Sequence[str]) -> list[int]:
+        for length in range(_SHINGLE - 1, 0, -1):
+            for window in zip(*(tokens[i:] for i in range(length)), strict=False):
+                if window in self._short:
+                    return self._short[window]
+        return []
+
+
+def _context(task: Problem) -> str:
+    """Return the text that distinguishes tasks with the same question."""
+    return "\n".join([*(f"{label}. {text}" for label, text in task.choices), task.context or ""])
+
+
+def _shingles(tokens: Sequence[str]) -> set[tuple[str, ...]]:
+    return set(zip(*(tokens[i:] for i in range(_SHINGLE)), strict=False))
+
+
+def without(prompt: str, task: Problem) -> str:
+    """Remove the problem's own text from a prompt, so that its words are no cues."""
+    for part in _quotable(task):
+        if len(part) > 3:
+            prompt = prompt.replace(part, " … ")
+    return prompt
+
+
+def _quotable(task: Problem) -> Iterable[str]:
+    yield task.problem
+    yield task.question
+    if task.context:
+        yield task.context
+    for label, text in task.choices:
+        yield f"{label}. {text}"
+    # A question that was re-wrapped or cut: line by line.
+    yield from (line for line in task.question.splitlines() if len(line) > 30)
+
+
+_Enclosed = tuple[re.Pattern[str], re.Pattern[str]]  # opening and closing, of the same ``mark``
 
 _BLOCKS: _Enclosed = (
     re.compile(
@@ -100,14 +199,18 @@ CUES: Sequence[tuple[Way, re.Pattern[str], bool]] = tuple(
          r"|\bwork (?:it )?(?:through|out)|chain of thought|\bbreak\b.{0,20}\bdown\b", False),
     )
 )  # fmt: skip
-"""Ways of asking, in the order in which they are tried: way, pattern, needs a candidate. What fits
-none of them is DIRECT; a request for the bare answer rules STEPS out."""
+"""Ways of asking in the order of trial: way, pattern, needs a candidate. Without a match it is
+DIRECT; a request for the bare answer rules STEPS out."""
+
+
+Style = Literal["free", "boxed", "tagged", "marked"]
+"""The requested form of the final answer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """A prompt, understood. ``candidates`` are solutions that it hands over; ``feedback`` what it
-    says of them."""
+class TaskPrompt:
+    """A prompt to the model. ``candidates`` are the solutions in it, ``feedback`` the text about
+    them."""
 
     way: Way
     task: Problem | None
@@ -117,9 +220,9 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class JudgePrompt:
     """A request for a verdict on one answer, or (``rival``) for the better of two. ``criteria`` by
-    key, such as ``criterion_1``; ``said`` is the prompt without the texts between its fences."""
+    key, such as ``criterion_1``; ``instruction`` is the prompt without its fenced texts."""
 
     question: str
     answer: str
@@ -128,7 +231,7 @@ class Judgement:
     evidence: str = ""
     rival: str | None = None
     criteria: Mapping[str, str] = field(default_factory=dict)
-    said: str = ""
+    instruction: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +240,8 @@ class _Labelled:
     text: str
 
 
-def read_prompt(messages: Sequence[tuple[str, str]], index: TaskIndex) -> Ask | Judgement:
-    """Understand a conversation of (role, content) pairs."""
+def read_prompt(messages: Sequence[tuple[str, str]], index: TaskIndex) -> TaskPrompt | JudgePrompt:
+    """Recognise a conversation of (role, content) pairs."""
     prompt = "\n\n".join(content for _, content in messages)
     task = index.find(prompt)
     parts, instruction = _parts(prompt, task)
@@ -151,15 +254,15 @@ def read_prompt(messages: Sequence[tuple[str, str]], index: TaskIndex) -> Ask | 
 
 
 def _parts(prompt: str, task: Problem | None) -> tuple[list[_Labelled], str]:
-    """The labelled parts of a prompt, and the prompt without them and without the problem."""
+    """Split a prompt into its labelled parts and the rest without them and the problem."""
     parts: list[_Labelled] = []
 
     def take(text: str, opening: re.Match[str], body: str) -> None:
         info = opening["info"].strip()
         near = text[max(0, opening.start() - _LABEL_CHARS) : opening.start()]
         before = near.rstrip().rpartition("\n")[2].strip("*_# \t")
-        said_before = before if before.endswith((":", "：")) else ""
-        label = said_before if info.lower() in _LANGUAGES else info
+        heading = before if before.endswith((":", "：")) else ""
+        label = heading if info.lower() in _LANGUAGES else info
         body = body.strip("\n")
         if task is not None and not _HANDED.search(label) and _quotes(body, task):
             parts.extend(_labelled_lines(without(body, task))[0])
@@ -175,16 +278,15 @@ def _parts(prompt: str, task: Problem | None) -> tuple[list[_Labelled], str]:
         return parts, rest
     unfenced, instruction = _labelled_lines(rest)
     if _VERDICT.search(instruction) or _COMPARE.search(instruction):
-        # A judge that is handed an answer under a label sees it whole, with the blocks inside it.
+        # A labelled answer is judged whole, with the blocks inside it.
         whole = prompt if task is None else without(prompt, task)
         return _labelled_lines(whole)[0], instruction
     return [*parts, *unfenced], instruction
 
 
 def _taken(enclosed: _Enclosed, text: str, take: Callable[[str, re.Match[str], str], None]) -> str:
-    """The text with a line break in place of each part between an opening and the next closing of
-    the same mark, which ``take`` is told of. In linear time, whatever is opened and never closed.
-    """
+    """Call ``take`` with each part between an opening and the next closing of the same mark, and
+    replace it by a line break. Takes linear time, even with openings that are never closed."""
     opens, closes = enclosed
     closings: dict[str, list[re.Match[str]]] = {}
     for closing in closes.finditer(text):
@@ -204,7 +306,7 @@ def _taken(enclosed: _Enclosed, text: str, take: Callable[[str, re.Match[str], s
 
 
 def _labelled_lines(text: str) -> tuple[list[_Labelled], str]:
-    """Parts that begin with ``Label:`` on a line, each up to the next, and what stands before."""
+    """Split into the parts that begin with ``Label:`` on a line, and the text before them."""
     found = list(_LINE_LABEL.finditer(text))
     if not found:
         return [], text
@@ -215,19 +317,21 @@ def _labelled_lines(text: str) -> tuple[list[_Labelled], str]:
     ]
     before = text[: found[0].start()]
     body, _, last = parts[-1].text.rpartition("\n")
-    if body and _REQUEST.match(last):  # what is asked may stand at the very end
+    if body and _REQUEST.match(last):  # the request may be at the very end
         parts[-1] = _Labelled(parts[-1].label, body.strip())
         before = f"{before}\n{last}"
     return parts, before
 
 
 def _quotes(body: str, task: Problem) -> bool:
-    """Whether a part is the problem or a piece of it."""
+    """Return whether a part is the problem or a piece of it."""
     start = task.question.strip()[:60]
     return start in body or body.strip()[:60] in task.problem
 
 
-def _ask(task: Problem | None, parts: list[_Labelled], instruction: str, earlier: list[str]) -> Ask:
+def _ask(
+    task: Problem | None, parts: list[_Labelled], instruction: str, earlier: list[str]
+) -> TaskPrompt:
     feedback = "\n".join(p.text for p in parts if _FEEDBACK.search(p.label))
     bodies = [p for p in parts if p.text.strip("… \n") and not _FEEDBACK.search(p.label)]
     numbered = [p.text for p in bodies if _NUMBERED.search(p.label)]
@@ -245,12 +349,12 @@ def _ask(task: Problem | None, parts: list[_Labelled], instruction: str, earlier
             break
     if way is Way.REVISE and task is not None and _shows_failed_test(feedback, task):
         way = Way.FIX_CODE
-    return Ask(way, task, tuple(candidates), feedback, _style(instruction))
+    return TaskPrompt(way, task, tuple(candidates), feedback, _style(instruction))
 
 
 def _shows_failed_test(feedback: str, task: Problem) -> bool:
-    """Whether feedback shows how the function that a code task asks for failed. A mere claim that
-    tests failed tells a model nothing that a review could not."""
+    """Return whether feedback shows how the function of a code task failed. A mere claim that tests
+    failed is worth no more than a review."""
     if task.kind != "code" or not _FAILURE.search(feedback):
         return False
     if any(test.strip() and test.strip() in feedback for test in task.public_tests):
@@ -266,15 +370,15 @@ def _style(instruction: str) -> Style:
     return "marked" if "answer:" in instruction.lower() else "free"
 
 
-def objects(feedback: str) -> bool:
-    """Whether feedback finds fault."""
+def finds_fault(feedback: str) -> bool:
+    """Return whether feedback objects."""
     return _OBJECTS.search(feedback) is not None
 
 
 def _judgement(
     prompt: str, parts: list[_Labelled], instruction: str, task: Problem | None
-) -> Judgement | None:
-    """A judge's prompt has a reference (or the problem of a known task) and one answer or two."""
+) -> JudgePrompt | None:
+    """Read a judge's prompt: a reference, or the problem of a known task, and one answer or two."""
     references = [p.text for p in parts if _REFERENCE.search(p.label)]
     evidence = "\n".join(p.text for p in parts if _EVIDENCE.search(p.label))
     answers = [p.text for p in parts if _CANDIDATE.search(p.label) and not _GIVEN.search(p.label)]
@@ -291,7 +395,7 @@ def _judgement(
     if not references and task is not None:
         references = [task.reference, *task.alternatives]
     question = task.question if task is not None else prompt[:2000]
-    said = _taken(_BLOCKS, prompt, lambda *_: None)
+    rest = _taken(_BLOCKS, prompt, lambda *_: None)
     answer, rival = answers[:2] if pairwise else (answers[-1], None)
     criteria = {} if pairwise else criteria
-    return Judgement(question, answer, tuple(references), task, evidence, rival, criteria, said)
+    return JudgePrompt(question, answer, tuple(references), task, evidence, rival, criteria, rest)

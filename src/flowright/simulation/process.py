@@ -1,12 +1,10 @@
 """The embedded server: a simulated large model and judge, in a process of its own.
 
-It makes the whole system run with no GPU, no key and no hub: an OpenAI-compatible server on a
-loopback socket that knows the tasks it was started with and answers them as well as the table in
-:mod:`flowright.simulation.table` says, or as badly. Numbers that come from it are simulated and
-say nothing about any real model. docs/simulated_server.md describes it.
-
-``python -m flowright.simulation.process`` is what :class:`SimulatedServer` starts;
-``scripts/serve_simulated_llm.py`` is the same for people.
+An OpenAI-compatible server on a loopback socket, so that the whole system runs with no GPU, key or
+hub. It answers the tasks that it was started with at the accuracies of
+:mod:`flowright.simulation.table`; its numbers are simulated and hold for no real model
+(docs/simulated_server.md). :class:`SimulatedServer` starts ``python -m
+flowright.simulation.process``; ``scripts/serve_simulated_llm.py`` is the command for people.
 """
 
 import argparse
@@ -16,13 +14,12 @@ import json
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import uvicorn
 import uvloop
@@ -31,10 +28,11 @@ from flowright.config.llm import ModelEntry, SimulatedSection
 from flowright.config.workflow import SandboxSection
 from flowright.core.checkout import child_environment
 from flowright.core.errors import RunError, UserError
+from flowright.core.net import listen, quiet_server
 from flowright.data.task import Problem, read_tasks, write_tasks
 from flowright.sandbox import Sandbox
-from flowright.simulation.app import SimulatedApp
 from flowright.simulation.protocol import MODEL
+from flowright.simulation.simulated_app import SimulatedApp
 
 START_SECONDS = 60.0
 _STOP_SECONDS = 5.0
@@ -44,8 +42,8 @@ _PARENT_CHECK_SECONDS = 0.5
 class SimulatedServer:
     """The embedded server as a child process; a plain and an async context manager.
 
-    ``tasks`` is a task file or the tasks themselves. It listens on a free loopback port, and ends
-    with this process however that ends. Entering raises UserError when it cannot start.
+    ``tasks`` is a task file or the tasks themselves. It listens on a free loopback port, and exits
+    with this process, even if that is killed. Entering raises UserError if it cannot start.
     """
 
     def __init__(
@@ -71,7 +69,7 @@ class SimulatedServer:
         return None if self._process is None else self._process.pid
 
     def entry(self) -> ModelEntry:
-        """The server as a model of the LLM file."""
+        """Return the server as a model of the LLM file."""
         return ModelEntry(base_url=self.base_url, model_name=MODEL, no_proxy="127.0.0.1")
 
     async def __aenter__(self) -> Self:
@@ -90,7 +88,7 @@ class SimulatedServer:
             command = [sys.executable, "-m", "flowright.simulation.process", "--embedded"]
             command += ["--tasks", str(file), "--settings", self._section.model_dump_json()]
             command += ["--allow-weaker-sandbox"] if self._weaker else []
-            # A session of its own: Ctrl-C is for the trainer, which still needs its server then.
+            # In its own session: Ctrl-C stops the trainer, which needs its server until the end.
             self._process = subprocess.Popen(
                 command,
                 env=child_environment(),
@@ -144,8 +142,8 @@ def serve(
     ready: Callable[[int], None],
     embedded: bool = False,
 ) -> None:
-    """Serve until interrupted; ``ready`` is called with the port. ``embedded``: end with the
-    parent process. Raises UserError when it cannot start."""
+    """Serve until interrupted; ``ready`` is called with the port. ``embedded`` exits with the
+    parent process. Raises UserError if it cannot start."""
     listener = listen(host, port)
 
     async def run() -> None:
@@ -170,8 +168,8 @@ def serve(
 
 
 async def _end_with_parent(server: uvicorn.Server) -> None:
-    """Stop when stdin closes, or when this process has another parent: either may be missed, the
-    first if a process forked from the parent still holds the other end of the pipe."""
+    """Stop when stdin closes or the parent process changes; the first may be missed if a fork of
+    the parent still holds the other end of the pipe."""
     parent = os.getppid()
     gone = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -189,61 +187,8 @@ async def _end_with_parent(server: uvicorn.Server) -> None:
     server.should_exit = True
 
 
-def quiet_server(app: Any, date_header: bool = True) -> uvicorn.Config:
-    """How this package serves an ASGI app on a socket and a loop that are there already."""
-    return uvicorn.Config(
-        app,
-        http="h11",
-        loop="asyncio",
-        ws="none",
-        lifespan="off",
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        date_header=date_header,
-        timeout_keep_alive=75,
-        timeout_graceful_shutdown=1,
-    )
-
-
-def check_port(port: int) -> None:
-    """Raises UserError where there is no such port."""
-    if not 0 <= port <= 65535:
-        raise UserError(f"port {port}: ports go to 65535; 0 is any free one")
-
-
-LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-"""The names that a server of this machine alone answers to, so that no page of another site can
-reach it by a name of its own."""
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address is this machine's alone."""
-    return host in ("127.0.0.1", "::1", "localhost")
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A listening TCP socket. Raises UserError where the address cannot be had."""
-    check_port(port)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # Named: asyncio turns Nagle's algorithm off only on sockets that say they are TCP, and with it
-    # on a reply in two writes waits 40 ms for the client's delayed acknowledgement.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except OSError as error:
-        listener.close()
-        raise UserError(
-            f"cannot listen on {host}:{port}: {error.strerror}; choose another port"
-        ) from None
-    listener.listen(2048)
-    listener.setblocking(False)
-    return listener
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    """``python -m flowright.simulation.process``: what :class:`SimulatedServer` runs."""
+    """Run the command line that :class:`SimulatedServer` starts."""
     parser = argparse.ArgumentParser(
         prog="python -m flowright.simulation.process", description=main.__doc__
     )

@@ -1,7 +1,4 @@
-"""The OpenAI chat protocol, server side: requests read and checked, replies written.
-
-What the replies say is decided elsewhere.
-"""
+"""The server side of the OpenAI chat protocol: requests are checked, replies written."""
 
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -12,8 +9,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from flowright.simulation.instances import Rule, filled
-from flowright.simulation.requested_format import asks_for_json, schema_of
+from flowright.simulation.requested_format import Rule, asks_for_json, filled, schema_of
 from flowright.simulation.values import final_answer, number
 
 MODEL = "simulated"
@@ -37,19 +33,19 @@ class ChatQuery:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ReplyChoice:
     content: str | None
     finish_reason: str
     reasoning: str | None = None
 
 
 def tokens(text: str) -> int:
-    """An estimate: four characters to a token, rounded up."""
+    """Estimate tokens: four characters each, rounded up."""
     return -(-len(text) // CHARS_PER_TOKEN)
 
 
 def request_of(body: bytes) -> dict[str, Any]:
-    """The JSON object that a request carries. Raises HTTPException with what is wrong."""
+    """Return the JSON object of a request. Raises HTTPException."""
     try:
         data = json.loads(body)
     except (ValueError, RecursionError):
@@ -60,7 +56,7 @@ def request_of(body: bytes) -> dict[str, Any]:
 
 
 def parse(data: Mapping[str, Any], models: Sequence[str] = (MODEL,)) -> ChatQuery:
-    """Check a request for one of ``models``. Raises HTTPException with what is wrong."""
+    """Check a request for one of ``models``. Raises HTTPException."""
     model = data.get("model")
     if model not in models:
         has = ", ".join(map(repr, models))
@@ -110,13 +106,12 @@ def _stops(given: Any) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def choice_of(text: str, limit: int, stops: Sequence[str]) -> Choice:
-    """What a client gets of a text that is generated up to ``limit`` characters: it ends before the
-    stop text that is complete first, or at the limit."""
+def choice_of(text: str, limit: int, stops: Sequence[str]) -> ReplyChoice:
+    """Cut a text before the stop text that is complete first, or at ``limit`` characters."""
     ends = ((at + len(stop), at) for stop in stops if (at := text.find(stop, 0, limit)) >= 0)
     if (first := min(ends, default=None)) is not None:
-        return Choice(text[: first[1]], "stop")
-    return Choice(text[:limit], "length" if limit < len(text) else "stop")
+        return ReplyChoice(text[: first[1]], "stop")
+    return ReplyChoice(text[:limit], "length" if limit < len(text) else "stop")
 
 
 def _number(data: Mapping[str, Any], key: str, default: float | None) -> float | None:
@@ -138,8 +133,8 @@ def _whole(data: Mapping[str, Any], key: str, least: int | None, most: int | Non
 
 
 def formed(text: str, response_format: Mapping[str, Any] | None) -> str:
-    """The text, or JSON where that is asked for: an instance of the schema, with the text in every
-    string and the value that it comes to in every number. Raises Unfillable."""
+    """Return the text, or the requested JSON: an instance of the schema, with the text in every
+    string and its final value in every number. Raises Unfillable."""
     if not asks_for_json(response_format):
         return text
     schema = schema_of(response_format)
@@ -160,12 +155,14 @@ def formed(text: str, response_format: Mapping[str, Any] | None) -> str:
 MODEL_CARD = {"id": MODEL, "object": "model", "created": 0, "owned_by": "flowright (simulated)"}
 
 
-def reply_of(query: ChatQuery, choices: Sequence[Choice], name: str, malformed: bool) -> Response:
-    """The reply, whole or streamed; where ``malformed``, it breaks off."""
+def reply_of(
+    query: ChatQuery, choices: Sequence[ReplyChoice], name: str, malformed: bool
+) -> Response:
+    """Build the reply, whole or streamed; a ``malformed`` one breaks off."""
     if query.stream:
         events = _events(query, choices, name)
         return StreamingResponse(_sent(events, malformed), media_type="text/event-stream")
-    told = [
+    parts = [
         {
             "index": index,
             "message": _message(choice),
@@ -174,7 +171,7 @@ def reply_of(query: ChatQuery, choices: Sequence[Choice], name: str, malformed: 
         }
         for index, choice in enumerate(choices)
     ]
-    data = _body("chat.completion", name, told, usage=_usage(query, choices))
+    data = _body("chat.completion", name, parts, usage=_usage(query, choices))
     return Response(
         _encoded(data[: len(data) // 2] if malformed else data), media_type="application/json"
     )
@@ -203,14 +200,14 @@ def _encoded(text: str) -> bytes:
     return text.encode("utf-8", "replace")  # a prompt may have had lone surrogates
 
 
-def _message(choice: Choice) -> dict[str, Any]:
+def _message(choice: ReplyChoice) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": choice.content}
     if choice.reasoning is not None:
         message["reasoning"] = choice.reasoning
     return message
 
 
-def _usage(query: ChatQuery, choices: Sequence[Choice]) -> dict[str, int]:
+def _usage(query: ChatQuery, choices: Sequence[ReplyChoice]) -> dict[str, int]:
     prompt = sum(tokens(content) for _, content in query.messages)
     completion = sum(tokens((c.content or "") + (c.reasoning or "")) for c in choices)
     return {
@@ -220,12 +217,12 @@ def _usage(query: ChatQuery, choices: Sequence[Choice]) -> dict[str, int]:
     }
 
 
-def _events(query: ChatQuery, choices: Sequence[Choice], name: str) -> Iterator[str]:
-    """Server-sent events: per choice the role, the text in pieces, the finish reason."""
+def _events(query: ChatQuery, choices: Sequence[ReplyChoice], name: str) -> Iterator[str]:
+    """Yield server-sent events: per choice the role, chunks of the text, the finish reason."""
 
     def delta(index: int, value: dict[str, Any], finish: str | None = None) -> str:
-        told = [{"index": index, "delta": value, "finish_reason": finish}]
-        return _body("chat.completion.chunk", name, told)
+        part = {"index": index, "delta": value, "finish_reason": finish}
+        return _body("chat.completion.chunk", name, [part])
 
     for index, choice in enumerate(choices):
         yield delta(index, _message(choice) | {"content": ""})

@@ -1,4 +1,5 @@
-"""The one table of the simulator: how good each way of asking is for each kind of task, and why.
+"""The table of the simulator: the accuracy of each way of asking for each kind of task, and its
+source.
 
 The model is the two-parameter logistic of item response theory (Lord and Novick, 1968):
 ``P(right) = sigmoid(a * (skill - difficulty))`` with ``difficulty ~ Normal(0, spread)`` drawn once
@@ -21,7 +22,7 @@ from flowright.data.task import Kind
 
 
 class Way(StrEnum):
-    """A way of asking, as :mod:`flowright.simulation.cues` recognises it in a prompt."""
+    """A way of asking that :mod:`flowright.simulation.cues` recognises in a prompt."""
 
     DIRECT = "direct"  # the question, nothing else: the bare answer
     STEPS = "steps"  # think step by step
@@ -43,8 +44,8 @@ class Skill:
 
 @dataclass(frozen=True, slots=True)
 class KindTable:
-    """One kind of task. ``a``: discrimination; ``spread``: standard deviation of the difficulty;
-    ``popularity``: how wrong replies are shared among a task's few popular wrong answers."""
+    """One kind of task: discrimination ``a``, standard deviation of the difficulty (``spread``),
+    and the shares of a task's few popular wrong answers (``popularity``)."""
 
     a: float
     spread: float
@@ -53,7 +54,7 @@ class KindTable:
     ways: Mapping[Way, Skill]
 
     def probability(self, way: Way, difficulty: float) -> float:
-        """P(right) of one reply to a task of this difficulty."""
+        """Return P(right) of one reply to a task of this difficulty."""
         skill = _skill(self.ways[way].accuracy, self.a, self.spread)
         return _sigmoid(self.a * (skill - difficulty))
 
@@ -177,22 +178,20 @@ REVIEW = ReviewTable(
 )
 
 CRITERION_WORDS = 0.5
-"""A line of a rubric that quotes nothing, about an answer that has no reference, holds the more
-surely the more of its words the answer has: P(true) is ``judge_true_positive`` from this share on,
-and falls in proportion to ``judge_false_positive`` for an answer with none of them. Imitates no
-published figure: it makes a reward that depends on the answer, so that a policy can learn from it.
-"""
+"""For a line of a rubric without quotes and an answer without a reference, P(true) rises with the
+share of the line's words in the answer, from ``judge_false_positive`` at none of them to
+``judge_true_positive`` at this share. Imitates no published figure: it makes a reward that depends
+on the answer, so that a policy can learn from it."""
 CRITERION_LETTERS = 4
-"""Letters from which a word of such a line counts."""
+"""Shortest word of such a line that counts."""
 
 STEADY_TEMPERATURE = 0.3
-"""Up to here a judge says what it says at temperature 0, so that a question that failed and is
-asked again (a little warmer each time) gets the verdict that it would have got. Imitates no
-published figure."""
+"""Temperature up to which a judge's verdict is that of temperature 0, so that a retry (each a
+little warmer) returns the verdict of the failed call. Imitates no published figure."""
 
 CRASH_SHARE = 0.15
-"""Share of wrong programs that raise instead of printing a wrong number: what a second try with
-the error message is good for. Imitates no published figure."""
+"""Share of wrong programs that raise instead of printing a wrong number, which a second try with
+the error message can fix. Imitates no published figure."""
 
 # Of a code task's wrong solutions, the least popular may be one that passes the public tests; the
 # others fail them, where such mutants exist. Reflexion reports that 16.3 % of the MBPP solutions
@@ -205,7 +204,7 @@ def _sigmoid(x: float) -> float:
 
 @cache
 def _skill(accuracy: float, a: float, spread: float) -> float:
-    """The skill whose mean P(right) over Normal(0, spread) difficulties is ``accuracy``."""
+    """Find the skill whose mean P(right) over Normal(0, spread) difficulties is ``accuracy``."""
     low, high = -40.0, 40.0
     for _ in range(60):
         middle = (low + high) / 2
@@ -214,7 +213,7 @@ def _skill(accuracy: float, a: float, spread: float) -> float:
 
 
 def mean_accuracy(skill: float, a: float, spread: float) -> float:
-    """Mean of sigmoid(a (skill - d)) over d ~ Normal(0, spread), by the trapezoid rule."""
+    """Integrate sigmoid(a (skill - d)) over d ~ Normal(0, spread), by the trapezoid rule."""
     total = weight = 0.0
     for i in range(-160, 161):
         z = i / 20

@@ -32,9 +32,9 @@ from flowright.runs.run_files import (
     read_state,
     rollout_steps,
 )
-from flowright.study.cells import Run
+from flowright.study.cells import StudyRun
 from flowright.study.config import OF_SHORTCUT, PRESENTATIONS
-from flowright.study.journal import StudyJournal, is_finished
+from flowright.study.study_records import StudyJournal, is_finished
 from flowright.viewer.monitoring.snapshot import edge, is_ours, merge_steps
 
 Row = dict[str, Any]
@@ -74,7 +74,7 @@ class Onset:
 
     @property
     def is_point(self) -> bool:
-        """Whether the candidates lie within 30 steps."""
+        """True if the candidates lie within 30 steps."""
         if self.first is None or self.latest is None:
             return False
         return self.latest - self.first <= SHARP
@@ -87,7 +87,7 @@ class Onset:
 
 def onset_of(steps: Sequence[OnsetStep]) -> Onset | None:
     """Find the onset in ascending steps; None if no step has an H with known gold and shortcut,
-    which says nothing either way."""
+    which decides nothing."""
     known = [
         (each.gap, each.share)
         if each.high >= LEAST_HIGH and each.gap is not None and each.share is not None
@@ -150,7 +150,7 @@ CURVES: Mapping[str, str] = {
 _CALLS = ("servers/judge/calls", "servers/executor/calls")
 
 
-def steps_of(run: Run, out: Path, write: bool = True) -> list[Row]:
+def steps_of(run: StudyRun, out: Path, write: bool = True) -> list[Row]:
     """Read the curves of a run; those of a finished one are cached, since rollouts are large."""
     if not is_finished(run.folder):
         return read_steps(run.folder)
@@ -298,7 +298,9 @@ class Collected:
         return steps
 
 
-def collect(runs: Sequence[Run], journal: StudyJournal, out: Path, write: bool = True) -> Collected:
+def collect(
+    runs: Sequence[StudyRun], journal: StudyJournal, out: Path, write: bool = True
+) -> Collected:
     """Read all runs that have a directory; ``write`` caches the finished ones under ``cache/``.
     Raises RunError for damaged files."""
     found = Collected()

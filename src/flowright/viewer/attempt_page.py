@@ -49,11 +49,12 @@ def attempt_body(
         for key, name in SAMPLE
         if (value := record.get(key)) is not None
     ]
-    left = [blocks_html([*asked, *programs], WHOLE), _section("Sample", blocks_html(sample, WHOLE))]
+    left = blocks_html([*asked, *programs], WHOLE)
     right = [
         _section("Outcome", blocks_html(record_facts(record), WHOLE), _parts(record)),
         _replies(verdict),
         blocks_html(rest, WHOLE),
+        _section("Sample", blocks_html(sample, WHOLE)),
     ]
     return el(
         "div",

@@ -25,6 +25,7 @@ from flowright.viewer.rendering.markup import Child, el
 from flowright.viewer.rollout_records import (
     NONE,
     Combination,
+    all_calls,
     escape_surrogates,
     parse_record,
     read_lines,
@@ -199,17 +200,11 @@ def _messages(record: Record, written: str, snapshot: Snapshot) -> Iterator[dict
     yield {"role": "user", "content": str(object_of(record, "task").get("problem") or "")}
     yield {"role": "assistant", "content": written, "model": _policy(snapshot)}
     model = str(snapshot.state.get("executor") or "executor")
-    for name, exchange in _exchanges(object_of(record, "execution").get("trace")):
-        prompt = f"[{name}]\n{exchange.get('prompt') or ''}"
-        yield {"role": "user", "content": prompt}
-        yield {"role": "assistant", "content": str(exchange.get("reply") or ""), "model": model}
-
-
-def _exchanges(trace: object) -> Iterator[tuple[str, Record]]:
-    for call in objects_in(trace):
+    for call in all_calls(object_of(record, "execution").get("trace")):
         for exchange in objects_in(call.get("exchanges")):
-            yield str(call.get("operator")), exchange
-        yield from _exchanges(call.get("children"))
+            prompt = f"[{call.get('operator')}]\n{exchange.get('prompt') or ''}"
+            yield {"role": "user", "content": prompt}
+            yield {"role": "assistant", "content": str(exchange.get("reply") or ""), "model": model}
 
 
 def _scores(record: Record) -> dict[str, dict[str, Any]]:

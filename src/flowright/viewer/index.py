@@ -91,7 +91,8 @@ class Indexer:
             forget(self.path)
             yield from self._update()
         except sqlite3.DatabaseError as error:
-            if isinstance(error, sqlite3.OperationalError) and not _is_damage(error):
+            damaged = any(text in str(error) for text in ("no such", "malformed", "disk image"))
+            if isinstance(error, sqlite3.OperationalError) and not damaged:
                 raise UserError(f"{self.path}: the index cannot be written: {error}") from None
             forget(self.path)  # damaged: it is made anew, once
             yield from self._update()
@@ -272,10 +273,6 @@ def _forget_step(base: sqlite3.Connection, step: int) -> None:
         base.execute(f"DELETE FROM {table} WHERE id >= ? AND id < ?", between)
     for table in ("counts", "uses", "files"):
         base.execute(f"DELETE FROM {table} WHERE step = ?", (step,))
-
-
-def _is_damage(error: sqlite3.OperationalError) -> bool:
-    return any(words in str(error) for words in ("no such", "malformed", "disk image"))
 
 
 def _marks(count: int) -> str:

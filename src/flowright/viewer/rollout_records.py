@@ -253,7 +253,7 @@ def _texts(record: Record, problem: str) -> list[str]:
     prompts: list[str] = []
     replies: list[str] = []
     execution, verdict = object_of(record, "execution"), object_of(record, "verdict")
-    for call in _calls(execution.get("trace")):
+    for call in all_calls(execution.get("trace")):
         for exchange in objects_in(call.get("exchanges")):
             prompts.append(str(exchange.get("prompt") or ""))
             replies.append(str(exchange.get("reply") or ""))
@@ -285,11 +285,11 @@ def _strings(value: object) -> Iterator[str]:
             yield from _strings(inner)
 
 
-def _calls(trace: object) -> Iterator[Record]:
-    """All calls of a trace and their children."""
+def all_calls(trace: object) -> Iterator[Record]:
+    """Yield all calls of a trace, each before its children."""
     for call in objects_in(trace):
         yield call
-        yield from _calls(call.get("children"))
+        yield from all_calls(call.get("children"))
 
 
 def _note(record: Record, execution: Record) -> str:

@@ -1,21 +1,28 @@
-"""The page of all runs of a folder: headline figures, status, and the settings in which one differs
-from another.
+"""The pages of several runs: all of a folder, with headline figures and the settings in which they
+differ; and two or more compared, or two stretches of steps of one, with a test of the difference
+problem by problem.
 """
 
 import datetime
 from collections.abc import Sequence
-from urllib.parse import quote
+from dataclasses import dataclass
+from itertools import cycle
+from urllib.parse import quote, urlencode
 
 from flowright.core.errors import boundary
-from flowright.core.formatting import NOTHING, Form, duration, percent, points
-from flowright.core.report import Spark
+from flowright.core.formatting import NOTHING, Form, duration, percent, plain, points
+from flowright.core.report import LineChart, ReportSection, Series, Spark
+from flowright.core.statistics import DIFFERENCE, RESAMPLES, Resampler, mean
 from flowright.core.untrusted import one_line
-from flowright.viewer.layout import Column, Links, data_table, link, text_cell
-from flowright.viewer.monitoring.sections import differing
+from flowright.viewer.layout import Column, Links, data_table, link, number, text_cell
+from flowright.viewer.monitoring.sections import COLOURS, differing
 from flowright.viewer.monitoring.snapshot import DRIFT, Snapshot, measured_of, trend
 from flowright.viewer.rendering.charts import mark_html
-from flowright.viewer.rendering.markup import Html, el
+from flowright.viewer.rendering.markup import Child, Html, el, table_row
+from flowright.viewer.rendering.report import section_html
 from flowright.viewer.run_list import ViewedRun
+from flowright.viewer.search import Solved, solved_by_task
+from flowright.viewer.selection import Range, step_ids
 
 MOST_DIFFERENCES = 12
 STATUS = {"finished": "good", "running": "plain"}
@@ -132,3 +139,196 @@ def _differences(base: Snapshot, snapshot: Snapshot) -> Html | str:
     more = len(changed) - MOST_DIFFERENCES
     shown = changed[:MOST_DIFFERENCES] + ([f"and {more} more"] if more > 0 else [])
     return el("span", [[line, el("br")] for line in shown])
+
+
+# --- runs compared --------------------------------------------------------------------------------
+
+CURVES = (
+    ("Reward, mean", "reward/mean"),
+    ("Right by gold", "gold/accuracy"),
+    ("Held out, gold", "val/gold"),
+    ("Held out, mean reward", "val/reward"),
+    ("Valid", "rollout/valid_frac"),
+    ("Judge less gold", "judge/drift"),
+    ("KL to the base model", "policy/kl"),
+    ("Entropy", "policy/entropy"),
+    ("Tokens of the large model per problem", "tokens/llm_mean"),
+)
+MOST_PROBLEMS = 200
+SOLVED = 0.5
+"""Share of the attempts at a problem that have to be right for it to be called solved."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A run and the steps of it that are compared: a range, or empty for all."""
+
+    run: ViewedRun
+    snapshot: Snapshot
+    steps: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.run.name}, steps {self.steps}" if self.steps else self.run.name
+
+    def among(self, *sides: "Side") -> str:
+        """The name beside those of others: the steps alone, where all are of one run."""
+        alone = len({side.run.name for side in sides}) == 1 and self.steps
+        return f"steps {self.steps}" if alone else self.name
+
+    def solved(self) -> dict[str, Solved]:
+        chosen = Range.read(self.steps) if self.steps else None
+        with self.run.found() as found:
+            return solved_by_task(found, step_ids(chosen) if chosen else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A problem that both sides tried: the share that is right, or the mean reward, of each."""
+
+    task: str
+    first: float
+    second: float
+
+
+def compare_body(sides: Sequence[Side], problems: Sequence[str] = ()) -> Html:
+    """Runs over each other; the first two, or one's first and last steps, problem by problem."""
+    first, second = sides[0], sides[1]
+    distinct = list({side.run.name: side for side in sides}.values())
+    return el(
+        "div",
+        el("h1", " against ".join(side.name for side in sides)),
+        [el("p", problem, class_="problem") for problem in problems],
+        _form(sides),
+        _paired(first, second),
+        _overlay(distinct) if len(distinct) > 1 else None,
+        _settings(first, second) if len(distinct) > 1 else None,
+    )
+
+
+def _form(sides: Sequence[Side]) -> Html:
+    fields: list[Child] = []
+    for n, side in enumerate(sides):
+        fields.append(el("input", type="hidden", name="run", value=side.run.name))
+        if n < 2:
+            box = el("input", name=f"steps{n + 1}", value=side.steps, size=10,
+                     placeholder="all, or 30..44")  # fmt: skip
+            fields.append(el("label", f"{side.run.name}: steps ", box, " "))
+    return el(
+        "form", fields, el("button", "Compare"), action="/compare", method="get", class_="bar"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """The problems that both sides tried and that have what is ``measured``; ``left_out`` are the
+    others that both tried."""
+
+    pairs: Sequence[Pair]
+    measured: str
+    left_out: int
+
+
+def pair_problems(first: dict[str, Solved], second: dict[str, Solved]) -> Paired:
+    """The problems that both tried, by gold where any of them has it, else by mean reward. A
+    problem has gold where gold has an opinion of an attempt of either side: there a side whose
+    attempts all failed has none right."""
+    both = {task: (solved, second[task]) for task, solved in first.items() if task in second}
+    by_gold = [
+        Pair(task, a.gold, b.gold)
+        for task, (a, b) in both.items()
+        if (a.known or b.known) and a.gold is not None and b.gold is not None
+    ]
+    if by_gold:
+        return Paired(by_gold, "share right by gold", len(both) - len(by_gold))
+    by_reward = [
+        Pair(task, a.mean, b.mean)
+        for task, (a, b) in both.items()
+        if a.mean is not None and b.mean is not None
+    ]
+    return Paired(by_reward, "mean reward", len(both) - len(by_reward))
+
+
+def _paired(first: Side, second: Side) -> Html:
+    found = pair_problems(first.solved(), second.solved())
+    pairs = found.pairs
+    if not pairs:
+        none = el("p", "No problem was tried and scored by both: nothing to pair.")
+        return el("section", el("h2", "Problem by problem"), none)
+    names = [pair.task for pair in pairs]
+    differences = [pair.second - pair.first for pair in pairs]
+    resampler = Resampler(names, RESAMPLES, seed=0)
+    estimate = resampler.estimate(names, [(d, 1.0) for d in differences], mean, within=DIFFERENCE)
+    p_value = resampler.p_value(names, differences)
+    gained = [p for p in pairs if p.first < SOLVED <= p.second]
+    lost = [p for p in pairs if p.second < SOLVED <= p.first]
+    interval = ""
+    if estimate.low is not None and estimate.high is not None:
+        interval = f" (95 % interval {estimate.low:+.3f} to {estimate.high:+.3f})"
+    chance = NOTHING if p_value is None else f"{p_value:.4f}"
+    left_out = ""
+    if found.left_out:
+        one = found.left_out == 1
+        were = "problem that both tried is" if one else "problems that both tried are"
+        left_out = f"; {found.left_out:,} more {were} left out, for it is not known of them"
+    lead = (
+        f"{len(pairs):,} problems were tried by both; measured is the {found.measured} of all "
+        f"attempts at each{left_out}. The second less the first: "
+        f"{estimate.value or 0:+.3f}{interval}, p = {chance} by a randomization test over "
+        "problems. Attempts at one problem count as one."
+    )
+    both = [
+        _problems("Solved by the second and not by the first", gained, first, second),
+        _problems("Solved by the first and not by the second", lost, first, second),
+    ]
+    return el(
+        "section",
+        el("h2", "Problem by problem"),
+        el("p", lead),
+        el("div", both, class_="columns"),
+    )
+
+
+def _problems(title: str, pairs: Sequence[Pair], first: Side, second: Side) -> Html:
+    ordered = sorted(pairs, key=lambda pair: -abs(pair.second - pair.first))
+    rows = [
+        table_row(
+            pair.task,
+            link(_attempts_address(first, pair.task), number(pair.first)),
+            link(_attempts_address(second, pair.task), number(pair.second)),
+        )
+        for pair in ordered[:MOST_PROBLEMS]
+    ]
+    more = len(ordered) - len(rows)
+    caption = f"{len(ordered):,} problems{f', {more:,} of them not listed' if more else ''}"
+    names = [side.among(first, second) for side in (first, second)]
+    columns = [Column("Problem", True), *names]
+    table = data_table(caption, columns, rows) if rows else el("p", "none", class_="soft")
+    return el("div", el("h3", title), table)
+
+
+def _attempts_address(side: Side, task: str) -> str | None:
+    query = {"task": task, **({"step": side.steps} if side.steps else {})}
+    return Links(side.run.name).of_run("attempts", urlencode(query))
+
+
+def _overlay(sides: Sequence[Side]) -> Html:
+    charts: list[LineChart] = []
+    for title, metric in CURVES:
+        lines = [
+            Series(side.run.name, colour, side.snapshot.series(metric), smoothed=True)
+            for side, colour in zip(sides, cycle(COLOURS), strict=False)
+        ]
+        charts.append(LineChart(title, lines, plain))
+    return section_html(ReportSection("curves", "Curves", charts))
+
+
+def _settings(first: Side, second: Side) -> Html:
+    changed = differing(first.snapshot.config, second.snapshot.config)
+    rows = [
+        table_row(key, *(el("td", value, class_="text long") for value in values))
+        for key, values in changed.items()
+    ]
+    columns = [Column("Setting", True), Column(first.run.name, True), Column(second.run.name, True)]
+    table = data_table(f"{len(rows)} settings differ", columns, rows)
+    return el("section", el("h2", "Settings that differ"), table)

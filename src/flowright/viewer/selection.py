@@ -5,7 +5,7 @@ What cannot be read of an address is reported, and the rest holds.
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from urllib.parse import urlencode
 
@@ -114,7 +114,9 @@ class Filter:
         if "q" in values and fts_query(values["q"]) is None:
             problems.append("search: nothing in it can be searched for; write a word or a number")
             del values["q"]
-        elif "q" in values and _is_long(values["q"]):
+        elif len(search := values.get("q", "")) > LONGEST_QUERY or (
+            len(_WORD.findall(search)) > MOST_WORDS
+        ):
             problems.append(
                 f"search: the first {MOST_WORDS} words within {LONGEST_QUERY} characters are "
                 "looked for"
@@ -148,10 +150,6 @@ def merge_query(query: Iterable[tuple[str, str]]) -> dict[str, str]:
 def split_values(value: str) -> list[str]:
     """The values of a filter: those between its commas, and all of it for a value that has one."""
     return list(dict.fromkeys([value, *(each.strip() for each in value.split(","))]))
-
-
-def _is_long(search: str) -> bool:
-    return len(search) > LONGEST_QUERY or len(_WORD.findall(search)) > MOST_WORDS
 
 
 def fts_query(text: str) -> str | None:
@@ -268,39 +266,21 @@ def _plain(index: IndexReader, filters: Mapping[str, str]) -> SqlSelection | Non
         marks = ", ".join("?" * len(names))
         conditions.append(f"a.task IN (SELECT id FROM tasks WHERE name IN ({marks}))")
         values += names
-    for numbers, column in (
-        (_chosen_combinations(index, filters), "combination"),
-        (_chosen_operators(index, filters), "operators"),
-    ):
-        if numbers is None:
-            continue
+    if {*NAMED, "against", "repair"} & filters.keys():
+        numbers = [n for n, found in index.combinations.items() if is_chosen(found, filters)]
+        listed = ", ".join(map(str, numbers))
+        query = f"SELECT coalesce(sum(attempts), 0) FROM combinations WHERE id IN ({listed})"
+        ((count,),) = index.rows(query) or [(0,)]
         if not numbers:
             return None
-        few = column == "combination" and _attempts_of(index, numbers) <= _FEW
-        listed = ", ".join(map(str, numbers))
-        conditions.append(f"{'' if few else '+'}a.{column} IN ({listed})")
+        conditions.append(f"{'' if count <= _FEW else '+'}a.combination IN ({listed})")
+    if "operator" in filters:
+        wanted = {name.strip() for name in filters["operator"].split(",")}
+        numbers = [n for n, names in index.operators.items() if wanted <= set(names.split(","))]
+        if not numbers:
+            return None
+        conditions.append(f"+a.operators IN ({', '.join(map(str, numbers))})")
     return SqlSelection(tuple(conditions), tuple(values))
-
-
-def _chosen_combinations(index: IndexReader, filters: Mapping[str, str]) -> list[int] | None:
-    """The combinations that a selection leaves, None where it asks nothing of them."""
-    if not {*NAMED, "against", "repair"} & filters.keys():
-        return None
-    return [n for n, found in index.combinations.items() if is_chosen(found, filters)]
-
-
-def _chosen_operators(index: IndexReader, filters: Mapping[str, str]) -> list[int] | None:
-    if "operator" not in filters:
-        return None
-    wanted = {name.strip() for name in filters["operator"].split(",")}
-    return [n for n, names in index.operators.items() if wanted <= set(names.split(","))]
-
-
-def _attempts_of(index: IndexReader, combinations: Sequence[int]) -> int:
-    marks = ", ".join("?" * len(combinations))
-    query = f"SELECT coalesce(sum(attempts), 0) FROM combinations WHERE id IN ({marks})"
-    ((count,),) = index.rows(query, combinations) or [(0,)]
-    return int(count)
 
 
 def is_chosen(found: Combination, filters: Mapping[str, str]) -> bool:

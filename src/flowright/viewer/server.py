@@ -20,7 +20,6 @@ from flowright.core.errors import UserError
 from flowright.core.net import LOOPBACK, allowed_hosts, is_loopback, listen, quiet_server, url_of
 from flowright.viewer.attempt_page import attempt_body
 from flowright.viewer.attempts_page import attempts_body
-from flowright.viewer.compare_page import Side, compare_body
 from flowright.viewer.exports import inspect_log, jsonl, parquet
 from flowright.viewer.group_page import group_body, problem_body
 from flowright.viewer.layout import Links, notes_of, policy, viewer_page
@@ -28,7 +27,7 @@ from flowright.viewer.rendering.markup import Child, el, join
 from flowright.viewer.rollout_records import step_files
 from flowright.viewer.run_list import Refresher, RunList, ViewedRun
 from flowright.viewer.run_page import run_body
-from flowright.viewer.runs_page import runs_body
+from flowright.viewer.runs_page import Side, compare_body, runs_body
 from flowright.viewer.selection import Filter, Range, merge_query
 
 HEADERS = {
@@ -98,7 +97,7 @@ def _refused(request: Request, error: Exception) -> Response:
     return _message("Not found" if status == 404 else "Not possible", message, status)
 
 
-def _broken(request: Request, error: Exception) -> Response:
+def _broken(_: Request, error: Exception) -> Response:
     message = (
         "A file of this run holds something that this page does not expect "
         f"({type(error).__name__}); the terminal has the place. Other pages are not concerned."

@@ -20,7 +20,7 @@ from flowright.config.root import Config
 from flowright.core.errors import Blame, Failure, UserError, boundary
 from flowright.core.off_loop import off_loop
 from flowright.data.task import Problem, Task
-from flowright.environments.environment import prompt_encoder
+from flowright.environments.base import prompt_encoder
 from flowright.environments.workflow.config import WorkflowConfig
 from flowright.environments.workflow.environment import open_sandbox
 from flowright.grpo.checkpoint import load_weights
@@ -31,7 +31,7 @@ from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy, choose_device
 from flowright.policy.model_thread import RequestBatcher, on_model_thread
 from flowright.policy.sampling import Prompt, Sample, Sampler, Sampling
-from flowright.simulation.opening import open_models
+from flowright.simulation.large_models import open_models
 from flowright.workflows.executor import Execution, Executor, OperatorCall
 from flowright.workflows.source import Workflow
 

@@ -29,8 +29,8 @@ def written(row: UpstreamRow, key: str) -> str:
 
 
 def loosely_written(row: UpstreamRow, key: str) -> str:
-    """As :func:`written`, of a file that went through a spreadsheet: an empty cell is NaN, and a
-    cell True is a boolean."""
+    """Read a text of a file that went through a spreadsheet: an empty cell is NaN, and a cell True
+    is a boolean. Raises DataError."""
     value = row.get(key)
     if isinstance(value, float) and math.isnan(value):
         return ""
@@ -45,11 +45,11 @@ def chosen(row: UpstreamRow, key: str, meanings: Mapping[int, T]) -> T:
     return meanings[value]
 
 
-def asked(row: UpstreamRow, *turns: Turn) -> tuple[Turn, ...]:
+def conversation_of(row: UpstreamRow, *turns: Turn) -> tuple[Turn, ...]:
     """Return the turns as a conversation. Raises DataError for an empty turn."""
     empty = next((turn for turn in turns if not turn.content.strip()), None)
     if empty is not None:
-        raise row.error(f"a turn of the {empty.role}'s says nothing")
+        raise row.error(f"a turn of the {empty.role} is empty")
     return turns
 
 
@@ -64,7 +64,7 @@ def llmbar(category: str) -> Callable[[UpstreamRow], Pair]:
         return Pair(
             id=f"{category}/{row.name}",
             source="llmbar",
-            conversation=asked(row, Turn("user", written(row, "input"))),
+            conversation=conversation_of(row, Turn("user", written(row, "input"))),
             first=written(row, "output_1"),
             second=written(row, "output_2"),
             label=chosen(row, "label", _FIRST_OR_SECOND),
@@ -90,7 +90,7 @@ def pandalm(row: UpstreamRow) -> Pair:
     return Pair(
         id=str(row.integer("idx")),
         source="pandalm",
-        conversation=asked(row, Turn("user", "".join(texts))),
+        conversation=conversation_of(row, Turn("user", "".join(texts))),
         first=loosely_written(row, "response1"),
         second=loosely_written(row, "response2"),
         label=majority(votes),
@@ -110,7 +110,7 @@ def autoj(row: UpstreamRow) -> Pair:
     return Pair(
         id=row.name,
         source="autoj",
-        conversation=asked(row, Turn("user", written(row, "prompt"))),
+        conversation=conversation_of(row, Turn("user", written(row, "prompt"))),
         first=written(row, "response 1"),
         second=written(row, "response 2"),
         label=chosen(row, "label", {0: "first", 1: "second", 2: "tie"}),
@@ -126,7 +126,7 @@ def evalbiasbench(row: UpstreamRow) -> Pair:
     return Pair(
         id=f"{category}/{row.name}",
         source="evalbiasbench",
-        conversation=asked(row, Turn("user", written(row, "instruction"))),
+        conversation=conversation_of(row, Turn("user", written(row, "instruction"))),
         first=written(row, "response1"),
         second=written(row, "response2"),
         label=chosen(row, "label", _FIRST_OR_SECOND),
@@ -166,7 +166,7 @@ def judgebench(answered_by: str) -> Callable[[UpstreamRow], Pair]:
         return Pair(
             id=f"{answered_by}/{row.text('pair_id')}",
             source="judgebench",
-            conversation=asked(row, Turn("user", written(row, "question"))),
+            conversation=conversation_of(row, Turn("user", written(row, "question"))),
             first=written(row, "response_A"),
             second=written(row, "response_B"),
             label="first" if label == "A>B" else "second",
@@ -230,7 +230,7 @@ def turns(row: UpstreamRow, text: str, heading: re.Pattern[str]) -> tuple[Turn, 
     expected = [("user", "assistant")[index % 2] for index in range(len(spoken))]
     if [turn.role for turn in spoken] != expected or len(spoken) % 2 == 0:
         raise row.error("the turns do not go from user to assistant and end with the user")
-    return asked(row, *spoken)
+    return conversation_of(row, *spoken)
 
 
 def helpsteer2_pair(row: UpstreamRow) -> Pair:

@@ -4,7 +4,7 @@ The reference of a multiple choice is a label, never a text: some rows repeat a 
 an MMLU choice may be the literal word None. DROP's answers are a number, a date or one or more
 spans. Dates are written ``day month year`` as far as given. Several spans become one string joined
 by " and ", as in the copy of openai/simple-evals (from which AFlow took its rows), where they can
-no longer be told apart.
+no longer be separated.
 """
 
 import re

@@ -1,5 +1,5 @@
-"""Generate responses to the prompts of a file: ask for missing ones, keep them as they come, and write
-them with the file's columns. A missing response is null, and never an empty text.
+"""Generate responses to the prompts of a file: ask for missing ones, keep them as they come, and
+write them with the file's columns. A missing response is null, and never an empty text.
 """
 
 import time
@@ -89,8 +89,8 @@ class Generated:
 
 
 async def generate(request: GenerationRequest, progress: AnswerProgress) -> Generated:
-    """Ask for missing responses and write the file with all rows, also after an interruption. Raises
-    UserError."""
+    """Ask for missing responses and write the file with all rows, also after an interruption.
+    Raises UserError."""
     if request.out.suffix != ".parquet":
         raise UserError(f"--output-path {request.out}: a .parquet file is written; name it so")
     table, questions = read_questions(
@@ -98,7 +98,7 @@ async def generate(request: GenerationRequest, progress: AnswerProgress) -> Gene
     )
     if request.response_key in table.column_names:
         raise DataError(
-            f"--response-key {request.response_key}: the data has such a column; choose another name"
+            f"--response-key {request.response_key}: the data has this column; choose another"
         )
 
     def write(rows: Rows) -> None:
@@ -155,8 +155,8 @@ async def ask_missing(
     journal: RowJournal,
     progress: AnswerProgress,
 ) -> Generated:
-    """Return all answers: those of the journal, which are not asked again, and new ones. Failures are
-    not kept. Raises ServerDown and RunError (a full disk)."""
+    """Return all answers: those of the journal, which are not asked again, and new ones. Failures
+    are not kept. Raises ServerDown and RunError (a full disk)."""
     before = kept_answers(journal, questions, samples)
     wanted = {
         question: [i for i, answer in enumerate(row) if answer is None]
@@ -231,7 +231,8 @@ def _messages(prompt: object, key: str) -> tuple[Message, ...]:
 
 
 def _columns(rows: list[dict[str, Any]]) -> "dict[str, pa.Array]":
-    """Columns of all rows. Objects without a name in any row, which parquet cannot hold, are null."""
+    """Columns of all rows. Objects without a name in any row, which parquet cannot hold, are
+    null."""
     import pyarrow as pa
 
     columns: dict[str, pa.Array] = {}

@@ -1,4 +1,5 @@
-"""IFEval, IFBench and HealthBench: prompts, a model's answers to them, and the records of the scores."""
+"""IFEval, IFBench and HealthBench: prompts, a model's answers to them, and the records of the
+scores."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -7,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from flowright.core.errors import DataError
-from flowright.core.files import check_writable, disk_errors, write_text
+from flowright.core.files import check_writable
 from flowright.core.off_loop import off_loop
 from flowright.core.plugins import suggest
-from flowright.core.tables import read_rows
+from flowright.core.tables import read_rows, write_rows
 from flowright.criteria.constraints.checkers import (
     BENCHMARKS,
     Prompt,
@@ -68,8 +69,8 @@ class PromptSet:
 def open_prompts(
     names: str, folder: Path, data: Path | None, limit: int | None = None
 ) -> list[PromptSet]:
-    """Read the prompts of benchmarks, the first ``limit`` of each. ``names`` are separated by commas;
-    ``data`` is a file instead of the one in ``folder``. Raises DataError."""
+    """Read the prompts of benchmarks, the first ``limit`` of each. ``names`` are separated by
+    commas; ``data`` is a file instead of the one in ``folder``. Raises DataError."""
     chosen = [name.strip() for name in names.split(",")]
     for name in chosen:
         if name not in BENCHMARKS:
@@ -95,8 +96,8 @@ def score_instructions(
     verdicts: Sequence[Path] = (),
     progress: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Return the record of answers by prompt. A prompt that cannot be scored here is named and in no
-    figure. Raises DataError where no prompt is answered."""
+    """Return the record of answers by prompt. A prompt that cannot be scored here is named and in
+    no figure. Raises DataError where no prompt is answered."""
     theirs = read_verdicts(verdicts) if verdicts else None
     benchmarks: dict[str, Any] = {}
     rows: list[dict[str, Any]] = []
@@ -133,8 +134,8 @@ def write_record(record: Mapping[str, Any], path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkAnswers:
-    """Answers by prompt, without their thinking and without missing ones. ``about`` is for the record:
-    the model, its settings, and a summary."""
+    """Answers by prompt, without their thinking and without missing ones. ``about`` is for the
+    record: the model, its settings, and a summary."""
 
     answers: Mapping[str, str]
     generated: Generated
@@ -149,8 +150,8 @@ async def answer_benchmark(
     overwrite: bool,
     progress: AnswerProgress,
 ) -> BenchmarkAnswers:
-    """Ask a model the benchmark's prompts, each in its own conversation. ``out`` gets rows ``prompt``
-    and ``response``, also after an interruption. Raises UserError."""
+    """Ask a model the benchmark's prompts, each in its own conversation. ``out`` gets rows
+    ``prompt`` and ``response``, also after an interruption. Raises UserError."""
     prompts = prompt_set.prompts
     questions = [
         ResponseQuestion(place, (Message("user", prompt.text),))
@@ -163,10 +164,7 @@ async def answer_benchmark(
             for prompt, (answer, *_) in zip(prompts, rows, strict=True)
             if answer is not None
         ]
-        with disk_errors(out):
-            out.parent.mkdir(parents=True, exist_ok=True)
-            text = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines)
-            write_text(out, text)
+        write_rows(out, lines)
 
     data = {"data": sha256_of(prompt_set.data)}
     done = await generate_answers(named, settings, questions, data, out, overwrite, write, progress)
@@ -220,8 +218,8 @@ def joined_rows(
     grader_of: GraderOfRow,
     limit: int | None,
 ) -> list[ResponseRow]:
-    """Return the benchmark's rows with their responses; a row without any misses one. Raises DataError
-    for an unusable row, or where no response belongs to any."""
+    """Return the benchmark's rows with their responses; a row without any misses one. Raises
+    DataError for an unusable row, or where no response belongs to any."""
     rows: list[ResponseRow] = []
     for number, (place, row) in enumerate(read_rows(data)):
         if limit is not None and number >= limit:

@@ -1,4 +1,5 @@
-"""Counts and shares of followed instructions, with intervals; a comparison with others' verdicts."""
+"""Counts and shares of followed instructions, with intervals; a comparison with others'
+verdicts."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,9 +19,9 @@ LEVELS: tuple[Level, ...] = get_args(Level)
 
 @dataclass(frozen=True, slots=True)
 class InstructionFigure:
-    """``followed`` of ``total``, at 95 % between ``low`` and ``high``: Wilson's interval for prompts; a
-    bootstrap over prompts for instructions, which are not independent within one. ``fewest`` and
-    ``most`` bound ``followed`` over seeds."""
+    """``followed`` of ``total``, at 95 % between ``low`` and ``high``: Wilson's interval for
+    prompts; a bootstrap over prompts for instructions, which are not independent within one.
+    ``fewest`` and ``most`` bound ``followed`` over seeds."""
 
     kind: Kind
     reading: Reading
@@ -188,7 +189,8 @@ def record_of(
 
 
 def rows_of(benchmark: str, scored: Sequence[Scored]) -> list[dict[str, Any]]:
-    """Return a row for each prompt: the canonical verdicts as others publish them, and the fixed ones."""
+    """Return a row for each prompt: the canonical verdicts as others publish them, and the fixed
+    ones."""
     return [
         {
             "benchmark": benchmark,

@@ -157,9 +157,9 @@ def can_share(policy: Policy) -> bool:
 
 
 def open_local(model: str, dtype: str | None) -> Policy:
-    """Load the model of a folder, of the hub, or ``smollm2-135m``, to decode alone: on a CPU its weights
-    are in blocks (:mod:`flowright.policy.packed`). ``dtype`` None is as for training. Raises
-    UserError."""
+    """Load the model of a folder, of the hub, or ``smollm2-135m``, to decode alone: on a CPU its
+    weights are in blocks (:mod:`flowright.policy.packed`). ``dtype`` None is as for training.
+    Raises UserError."""
     if model == TINY:
         raise ConfigError(
             f"--model {TINY}: the embedded policy writes workflows and is made by a run; give a "

@@ -25,8 +25,8 @@ KEYS = ("VLLM_API_KEY", "OPENAI_API_KEY", "DASHSCOPE_API_KEY")
 
 @dataclass(frozen=True, slots=True)
 class ResponseQuestion:
-    """``place`` is the row's in its file, from 0. Draws and seeds depend on it, and not on the number
-    of rows."""
+    """``place`` is the row's in its file, from 0. Draws and seeds depend on it, and not on the
+    number of rows."""
 
     place: int
     messages: tuple[Message, ...]
@@ -34,8 +34,8 @@ class ResponseQuestion:
 
 @dataclass(frozen=True, slots=True)
 class DrawSettings:
-    """Sampling of answers: ``temperature`` 0 is greedy, ``top_k`` 0 draws from all tokens, ``samples``
-    are drawn of each question."""
+    """Sampling of answers: ``temperature`` 0 is greedy, ``top_k`` 0 draws from all tokens,
+    ``samples`` are drawn of each question."""
 
     samples: int = 1
     temperature: float = 0.0
@@ -87,8 +87,8 @@ class AnsweringModel(Protocol):
 
 
 class ServedModel:
-    """A model behind HTTP, with a request for each sample. With temperature 0 no seed is sent, which
-    some servers refuse."""
+    """A model behind HTTP, with a request for each sample. With temperature 0 no seed is sent,
+    which some servers refuse."""
 
     def __init__(
         self, client: ChatModel, served: str, settings: DrawSettings, concurrency: int

@@ -103,8 +103,8 @@ def _of_environment(variable: str, read: Callable[[str], N], default: N) -> N:
 
 
 def model_name(options: argparse.Namespace, note: Callable[[str], None]) -> ModelName:
-    """Return the model of the options; ``note`` gets a line for each option of a server. Raises UserError
-    for what cannot be done in this process."""
+    """Return the model of the options; ``note`` gets a line for each option of a server. Raises
+    UserError for what cannot be done in this process."""
     here = options.model is not None
     problems: list[str] = []
     if here and options.tp_size > 1:
@@ -150,8 +150,8 @@ _PROGRESS_LINES = 20
 def progress_bar(
     console: "Console", title: str
 ) -> Iterator[Callable[[int, int], Callable[[], None]]]:
-    """Yield a function to call with the number done and the total; it returns a function to call after
-    each item, from any thread. A bar on a terminal, some lines in a file."""
+    """Yield a function to call with the number done and the total; it returns a function to call
+    after each item, from any thread. A bar on a terminal, some lines in a file."""
     from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
 
     columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())

@@ -1,5 +1,6 @@
-"""Score the responses of a file: grade each by its row's rubric, checkers or instructions, keep grades as
-they come, and average them. Missing and ungraded responses are counted apart and in no mean.
+"""Score the responses of a file: grade each by its row's rubric, checkers or instructions, keep
+grades as they come, and average them. Missing and ungraded responses are counted apart and in no
+mean.
 """
 
 from collections import Counter
@@ -31,7 +32,7 @@ from flowright.judging.verdict import DOWN, Judge, Verdict
 from flowright.llm.replies import spoken_answer
 from flowright.runs.checkpoints import sha256_of
 from flowright.sandbox import Sandbox
-from flowright.simulation.opening import open_models
+from flowright.simulation.large_models import open_models
 
 Reward = Literal["rubric", "verif", "constraints"]
 Calls = CriteriaCalls | Literal["brackets"]
@@ -40,9 +41,9 @@ _CHECKS = 4  # at once, without a judge
 
 @dataclass(frozen=True, slots=True)
 class GraderSettings:
-    """``judge`` is a model of the LLM file, or ``simulated``; ``config`` is a judge service's file, of
-    which the sections judge, llm and simulated are read. ``calls``: all criteria in one, each in its
-    own, or ``[[1]]`` as VerIF's own models answer."""
+    """``judge`` is a model of the LLM file, or ``simulated``; ``config`` is a judge service's file,
+    of which the sections judge, llm and simulated are read. ``calls``: all criteria in one, each in
+    its own, or ``[[1]]`` as VerIF's own models answer."""
 
     reward: Reward
     judge: str | None
@@ -107,8 +108,8 @@ def write_scores(
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """``value`` in [0, 1]; ``share`` is a rubric's before it is clipped at 0, else the value. Both are
-    None for an ungraded response, and ``why`` is the reason; ``is_down``: the judge did not
+    """``value`` in [0, 1]; ``share`` is a rubric's before it is clipped at 0, else the value. Both
+    are None for an ungraded response, and ``why`` is the reason; ``is_down``: the judge did not
     reply."""
 
     value: float | None
@@ -179,8 +180,8 @@ def row_graders(
     rules: Rules = "run",
     calls: CriteriaCalls = "together",
 ) -> GraderOfRow:
-    """Return the graders of a reward; constraints need neither ``judge`` nor ``sandbox``. ``calls`` is
-    the way in which the judge puts a rubric's criteria into questions."""
+    """Return the graders of a reward; constraints need neither ``judge`` nor ``sandbox``. ``calls``
+    is the way in which the judge puts a rubric's criteria into questions."""
     if reward == "constraints":
         return _constraints_grader
     assert judge is not None
@@ -313,8 +314,8 @@ async def grade_all(
     concurrency: int,
     progress: Callable[[], None] = lambda: None,
 ) -> tuple[dict[str, Grade], dict[str, int]]:
-    """Return the grades by :func:`key_of`, and the counts of ungraded responses by reason. Grades in
-    the journal are kept; ungraded responses are not, and a later call grades them. Raises
+    """Return the grades by :func:`key_of`, and the counts of ungraded responses by reason. Grades
+    in the journal are kept; ungraded responses are not, and a later call grades them. Raises
     ServerDown."""
     samples = {
         key_of(row, number): (row, text)
@@ -353,9 +354,9 @@ async def grade_all(
 
 @dataclass(frozen=True, slots=True)
 class SourceScore:
-    """The mean score of a source's rows in [0, 1] with its interval at 95 % (a bootstrap over rows),
-    None without a grade. ``missing`` and ``ungraded`` responses, and ``unscored_rows`` without any
-    graded one, are in no mean."""
+    """The mean score of a source's rows in [0, 1] with its interval at 95 % (a bootstrap over
+    rows), None without a grade. ``missing`` and ``ungraded`` responses, and ``unscored_rows``
+    without any graded one, are in no mean."""
 
     score: float | None
     low: float | None

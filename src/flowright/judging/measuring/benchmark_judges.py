@@ -20,12 +20,12 @@ from flowright.data.preferences import Pair, Preferred
 from flowright.judging.attempts import RetryingAsker
 from flowright.judging.build import build_judge, fingerprint
 from flowright.judging.measuring.measured_judges import (
-    Choice,
+    AnswerChoice,
     Conversation,
+    GameOutcome,
     Games,
     LengthJudge,
     MeasuredJudge,
-    Outcome,
     PanelJudge,
     RandomJudge,
     Rating,
@@ -38,10 +38,11 @@ from flowright.judging.remote import RemoteJudge
 from flowright.judging.schemas import WRAPPING, AnswerSchema, Field, Value, folded
 from flowright.judging.verdict import Judge, JudgeQuery, Status as VerdictStatus, Verdict
 from flowright.llm.chat import ChatModel
-from flowright.simulation.opening import open_models
+from flowright.simulation.large_models import open_models
 
 Way = Literal["pairwise", "score", "pointwise"]
-"""Question about a pair: for the better one, or for a score (0 to 1) or a grade (0 to 4) of each."""
+"""Question about a pair: for the better one, or for a score (0 to 1) or a grade (0 to 4) of
+each."""
 
 TOP_RATING = 10
 LETTERS = "ABCD"
@@ -131,14 +132,16 @@ class ModelJudge(MeasuredJudge):
         verdict = await self._judge.judge(query)
         return Rating(verdict.score, status_of(verdict.status), *_texts(verdict))
 
-    async def choose(self, conversation: Conversation, answers: Sequence[str], key: str) -> Choice:
+    async def choose(
+        self, conversation: Conversation, answers: Sequence[str], key: str
+    ) -> AnswerChoice:
         lettered = zip(LETTERS, answers, strict=True)
         answered = (Block(f"ANSWER {letter}", text) for letter, text in lettered)
         blocks = (Block("REQUEST", shown(conversation)), *answered)
         best = Field("best", LETTER, tagged=True)
         question = Question(blocks, (best,), "", _CHOOSES, _CHOOSE)
         value, status, texts = await self._ask(question, key)
-        return Choice(None if value is None else LETTERS.index(str(value)), status, *texts)
+        return AnswerChoice(None if value is None else LETTERS.index(str(value)), status, *texts)
 
     async def _ask(
         self, question: Question, key: str
@@ -150,8 +153,8 @@ class ModelJudge(MeasuredJudge):
 
 
 class ServiceJudge(MeasuredJudge):
-    """A judge behind HTTP. With ``pairwise`` each order is a separate request; a service that asks in
-    both orders itself gives the same answer to both."""
+    """A judge behind HTTP. With ``pairwise`` each order is a separate request; a service that asks
+    in both orders itself gives the same answer to both."""
 
     def __init__(self, judge: Judge, way: Way, simulated: bool = False) -> None:
         self.name, self.simulated = judge.name, simulated
@@ -203,13 +206,13 @@ def shown(conversation: Conversation) -> str:
     return prompt_text([{"role": turn.role, "content": turn.content} for turn in conversation])
 
 
-def outcome_of(verdict: Verdict) -> Outcome:
+def outcome_of(verdict: Verdict) -> GameOutcome:
     """Convert a verdict on an answer and its rival to the outcome of their pair."""
     if verdict.score is None:
-        return Outcome(None, status_of(verdict.status), None, *_texts(verdict))
+        return GameOutcome(None, status_of(verdict.status), None, *_texts(verdict))
     preferred: Preferred = "tie" if verdict.score == 0.5 else "second"
     preferred = "first" if verdict.score > 0.5 else preferred
-    return Outcome(preferred, "ok", None, *_texts(verdict))
+    return GameOutcome(preferred, "ok", None, *_texts(verdict))
 
 
 def status_of(status: VerdictStatus) -> Status:
@@ -252,8 +255,8 @@ class JudgeName:
 
 @dataclass(frozen=True, slots=True)
 class OpenedJudge:
-    """A judge that can be asked. ``about`` is what else its verdicts depend on, as JSON; ``folders``
-    are the known ones of its models, None for a baseline."""
+    """A judge that can be asked. ``about`` is what else its verdicts depend on, as JSON;
+    ``folders`` are the known ones of its models, None for a baseline."""
 
     judge: MeasuredJudge
     concurrency: int
@@ -268,8 +271,8 @@ JudgeOpener = Callable[[JudgeName], AbstractAsyncContextManager[OpenedJudge]]
 async def open_measured_judge(
     named: JudgeName, open_folder: JudgeOpener
 ) -> AsyncIterator[OpenedJudge]:
-    """Open the judge that a command line names; ``open_folder`` opens a trained one. Raises UserError
-    for a name or a setting that cannot be used, ServerDown."""
+    """Open the judge that a command line names; ``open_folder`` opens a trained one. Raises
+    UserError for a name or a setting that cannot be used, ServerDown."""
     name = named.judge
     if name in BASELINES:
         baseline = LengthJudge() if name == "length" else RandomJudge(named.seed)

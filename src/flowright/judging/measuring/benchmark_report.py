@@ -1,6 +1,5 @@
 """The report of a judge's benchmark, built from its record alone."""
 
-import json
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -19,6 +18,7 @@ from flowright.core.report import (
     Tile,
     calibration_section,
 )
+from flowright.core.tables import read_object
 from flowright.core.untrusted import one_line
 from flowright.data.contamination import TRAINED_ON
 from flowright.judging.measuring.exam_report import SIMULATED, estimate_cell
@@ -46,14 +46,9 @@ Row = list[ReportCell | str]
 
 def read_record(path: Path) -> Record:
     """Read the record of a benchmark. Raises DataError."""
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(record, dict) or not {"about", "figures", "counts"} <= record.keys():
-            raise ValueError("no figures in it")
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror}") from None
-    except ValueError as error:
-        raise DataError(f"{path}: not a record of a judge's benchmark ({error})") from None
+    record = read_object(path)
+    if not {"about", "figures", "counts"} <= record.keys():
+        raise DataError(f"{path}: not a record of a judge's benchmark")
     return record
 
 
@@ -65,7 +60,7 @@ def benchmark_report(record: Record) -> Report:
     chips.append(f"Flowright {about['version']}")
     data = "" if about["data"] in benchmark["title"].casefold() else f" ({about['data']})"
     overlap = [one_line(line, 200) for line in overlap_lines(about)]
-    warnings = [SIMULATED] if about.get("simulated") else []
+    warnings: list[tuple[str, str]] = [SIMULATED] if about.get("simulated") else []
     if len(overlap) > 1:
         warnings.append((overlap[0], " ".join(overlap[1:])))
     calibration = calibration_section(record.get("calibration") or {})

@@ -1,25 +1,168 @@
-"""The rows of a judge's benchmark: asked, kept as replies come, and counted. Pairs here; the rows of
-RewardBench 2 in :mod:`flowright.judging.measuring.rewardbench2`.
+"""The benchmarks of judges: their measures and published figures, and their rows, which are asked,
+kept as replies come, and counted. Pairs here; RewardBench 2 in
+:mod:`flowright.judging.measuring.rewardbench2`.
 """
 
 import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from flowright.core.batch_calls import call_all
 from flowright.core.errors import RunError
 from flowright.core.journal import Journal
 from flowright.data.preferences import Pair
-from flowright.judging.measuring.benchmark_table import Benchmark
-from flowright.judging.measuring.measured_judges import Games, MeasuredJudge, key_of
-from flowright.judging.measuring.pair_figures import Figure, Figures, Judged, prompt_of
+from flowright.judging.measuring.measured_judges import (
+    Games,
+    MeasuredJudge,
+    from_row,
+    key_of,
+    to_row,
+)
+from flowright.judging.measuring.pair_figures import (
+    KAPPA,
+    Figure,
+    Figures,
+    Judged,
+    Macro,
+    prompt_of,
+)
 from flowright.judging.trained.calibration import ScoredPair
 
-R = TypeVar("R")
+
+@dataclass(frozen=True, slots=True)
+class PublishedFigure:
+    """A published share of a judge (``work``), and its source."""
+
+    work: str
+    measure: str
+    value: float
+    source: str
+    group: str = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """A benchmark; its main measure comes first. ``parts`` are named groups of subsets."""
+
+    title: str
+    paper: str
+    measures: tuple[str, ...]
+    rule: str
+    macros: tuple[Macro, ...] = ()
+    published: tuple[PublishedFigure, ...] = ()
+    parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+_ORDER = ("consistency", "first_place", "longer")
+_AGREEMENT = "An unreadable reply agrees with no label."
+
+_JUDGEBENCH = "per-row outputs in the repository ScalerLab/JudgeBench at e2c52c2, counted anew"
+
+
+def _judgebench() -> tuple[PublishedFigure, ...]:
+    """Figures on the pairs by GPT-4o but for the last; categories in the order of :data:`_FOUR`."""
+    found: list[PublishedFigure] = []
+    for work, right, total, categories in (
+        ("o1-mini, Arena-Hard prompt", 230, 350, (58.44, 62.24, 82.14, 78.57)),
+        ("Skywork-Reward-Gemma-2-27B", 225, 350, (59.74, 66.33, 83.93, 50.00)),
+        ("internlm2-20b-reward", 222, 350, ()),
+        ("Skywork-Reward-Llama-3.1-8B", 218, 350, (59.09, 64.29, 76.79, 50.00)),
+        ("internlm2-7b-reward", 208, 350, ()),
+        ("GRM-Gemma-2B", 208, 350, (62.99, 53.06, 64.29, 54.76)),
+        ("claude-3-haiku, on the pairs by Claude", 87, 270, ()),
+    ):
+        found.append(PublishedFigure(work, "two_games", right / total, _JUDGEBENCH))
+        shares = zip(_FOUR, categories, strict=False)
+        found += [
+            PublishedFigure(work, "two_games", s / 100, _JUDGEBENCH, name) for name, s in shares
+        ]
+    skywork = "as its authors tabulate it, the mean of the four categories"
+    found.append(
+        PublishedFigure("Skywork-Reward-V2", "two_games", 0.83, skywork, MEAN_OF_SUBSETS.name)
+    )
+    return tuple(found)
+
+
+_FOUR = ("knowledge", "reasoning", "math", "coding")
+_ADVERSARIAL = ("gptinst", "gptout", "manual", "neighbor")
+MEAN_OF_SUBSETS = Macro("mean of subsets")
+
+BENCHMARKS: Mapping[str, Benchmark] = {
+    "llmbar": Benchmark(
+        "LLMBar",
+        "Zeng et al. 2024, arXiv 2310.07641",
+        ("agreement", "both_right", *_ORDER),
+        _AGREEMENT,
+        (Macro("mean of adversarial", _ADVERSARIAL),),
+        parts={"adversarial": _ADVERSARIAL},
+    ),
+    "pandalm": Benchmark(
+        "PandaLM test set",
+        "Wang et al. 2024, arXiv 2306.05087",
+        ("three_class", KAPPA, "agreement", "both_right", *_ORDER),
+        "Two orders that contradict each other are a tie. " + _AGREEMENT,
+    ),
+    "autoj": Benchmark(
+        "Auto-J pairwise",
+        "Li et al. 2024, arXiv 2310.05470",
+        ("agreement", "agreement_without_ties", "both_right", *_ORDER),
+        _AGREEMENT,
+    ),
+    "hhh": Benchmark(
+        "HHH alignment",
+        "Askell et al. 2021, arXiv 2112.00861",
+        ("agreement", "both_right", *_ORDER),
+        _AGREEMENT,
+        (MEAN_OF_SUBSETS,),
+    ),
+    "evalbiasbench": Benchmark(
+        "EvalBiasBench",
+        "Park et al. 2024, arXiv 2407.06551",
+        ("agreement", "both_right", *_ORDER),
+        _AGREEMENT,
+        (MEAN_OF_SUBSETS,),
+    ),
+    "judgebench": Benchmark(
+        "JudgeBench",
+        "Tan et al. 2024, arXiv 2410.12784",
+        ("two_games", "agreement", "both_right", *_ORDER),
+        "Right where more of the two games agree with the label than contradict it; a tie or an "
+        "unreadable reply is neither.",
+        (MEAN_OF_SUBSETS,),
+        _judgebench(),
+    ),
+}
+
+_OWN = ("agreement", "two_games", "both_right", *_ORDER)
+_OWN_TIES = ("agreement", "agreement_without_ties", "three_class", KAPPA, "both_right", *_ORDER)
+
+
+def file_benchmark(has_ties: bool) -> Benchmark:
+    """Return the benchmark for pairs of a user's file; ``has_ties``: some label is a tie."""
+    measures = _OWN_TIES if has_ties else _OWN
+    return Benchmark("Pairs of a file", "", measures, _AGREEMENT, (MEAN_OF_SUBSETS,))
+
+
+REWARDBENCH2 = "rewardbench2"
+
+
+class RowResult(Protocol):
+    """A row's result. A ``failed`` row is unscored: the judge was down."""
+
+    @property
+    def failed(self) -> bool: ...
+
+    @property
+    def why(self) -> str: ...
+
+
+R = TypeVar("R", bound=RowResult)
+T = TypeVar("T")
+
 
 RESAMPLES = 4000
 
@@ -42,7 +185,7 @@ class RowJournal(Journal):
         self.append({"row": key, "said": dict(result)})
         self.kept[key] = dict(result)
 
-    def decoded(self, decode: Callable[[Any], R], keys: Iterable[str]) -> dict[str, R]:
+    def decoded(self, decode: Callable[[Any], T], keys: Iterable[str]) -> dict[str, T]:
         """Return the kept results of some rows. Raises RunError for results that ``decode`` cannot
         read."""
         try:
@@ -63,6 +206,7 @@ class BenchmarkRows(ABC, Generic[R]):
     """Rows by key, how a judge is asked about each, and the figures of the results."""
 
     keys: Sequence[str]
+    result: type[R]
 
     @property
     @abstractmethod
@@ -77,23 +221,6 @@ class BenchmarkRows(ABC, Generic[R]):
     @abstractmethod
     async def ask(self, judge: MeasuredJudge, key: str) -> R:
         """Ask the judge about a row."""
-
-    @abstractmethod
-    def failed(self, result: R) -> bool:
-        """Return True for an unscored row: the judge was down."""
-
-    @abstractmethod
-    def why(self, result: R) -> str:
-        """Return the reason of a failure."""
-
-    @abstractmethod
-    def encode(self, result: R) -> dict[str, Any]:
-        """Convert a result to JSON."""
-
-    @abstractmethod
-    def decode(self, row: Mapping[str, Any]) -> R:
-        """Read what :meth:`encode` wrote. Raises KeyError, TypeError or ValueError for anything
-        else."""
 
     @abstractmethod
     def figures(self, results: Mapping[str, R]) -> list[Figure]:
@@ -126,16 +253,19 @@ async def ask_rows(
     """
 
     def keep(key: str, result: R) -> None:
-        if journal is not None and not rows.failed(result):
-            journal.put(key, rows.encode(result))
+        if journal is not None and not result.failed:
+            journal.put(key, to_row(result))
+
+    def decode(row: Mapping[str, Any]) -> R:
+        return from_row(rows.result, row)
 
     return await call_all(
         ((key, key) for key in rows.keys),
         lambda key: rows.ask(judge, key),
         concurrency=concurrency,
-        outcome=lambda result: "down" if rows.failed(result) else "reached",
-        why=rows.why,
-        kept=None if journal is None else journal.decoded(rows.decode, rows.keys),
+        outcome=lambda result: "down" if result.failed else "reached",
+        why=lambda result: result.why,
+        kept=None if journal is None else journal.decoded(decode, rows.keys),
         keep=keep,
         progress=progress,
         name=f"judge {judge.name!r}",
@@ -145,6 +275,8 @@ async def ask_rows(
 
 class PairRows(BenchmarkRows[Games]):
     """Pairs, each asked about in both orders."""
+
+    result = Games
 
     def __init__(self, pairs: Sequence[Pair], benchmark: Benchmark, seed: int = 0) -> None:
         self._pairs = {key_of(pair): pair for pair in pairs}
@@ -160,18 +292,6 @@ class PairRows(BenchmarkRows[Games]):
 
     async def ask(self, judge: MeasuredJudge, key: str) -> Games:
         return await judge.compare(self._pairs[key])
-
-    def failed(self, result: Games) -> bool:
-        return result.failed
-
-    def why(self, result: Games) -> str:
-        return next((g.reason for g in result.both if g.status == "failed"), "")
-
-    def encode(self, result: Games) -> dict[str, Any]:
-        return result.to_json()
-
-    def decode(self, row: Mapping[str, Any]) -> Games:
-        return Games.from_json(row)
 
     def figures(self, results: Mapping[str, Games]) -> list[Figure]:
         figures = Figures(self._judged(results), RESAMPLES, self._seed)

@@ -1,7 +1,6 @@
 """The report of a judge's exam, built from ``exam.json`` alone."""
 
 import datetime
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -32,6 +31,7 @@ from flowright.core.report import (
     ReportTable,
     Tile,
 )
+from flowright.core.tables import read_object
 from flowright.core.untrusted import one_line
 
 SIMULATED = (
@@ -69,13 +69,8 @@ _PAIRS = {
 def read_exam(folder: Path) -> Record:
     """Read the record of an exam. Raises DataError."""
     path = folder / "exam.json"
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}") from None
-    except ValueError:
-        raise DataError(f"{path}: not the record of an exam; run the exam again") from None
-    if not isinstance(record, dict) or not {"about", "measures", "effects"} <= set(record):
+    record = read_object(path)
+    if not {"about", "measures", "effects"} <= record.keys():
         raise DataError(f"{path}: not the record of an exam; run the exam again")
     return record
 
@@ -230,7 +225,7 @@ def _found(effect: Record) -> ReportCell | str:
 def _order(record: Record) -> list[ReportSection]:
     rows: list[list[ReportCell | str]] = [
         [
-            _PAIRS.get(kind, kind),
+            _PAIRS.get(kind) or str(kind),
             f"{pair['compared']:,} of {pair['pairs']:,}",
             estimate_cell(pair["position"], points),
             _found(pair),
@@ -298,8 +293,8 @@ def _agreement(record: Record) -> ReportSection:
     ]
     if not record.get("graded"):
         note = (
-            "Scores are 0 or 1 alone, so the calibration error is the share of errors, and there is "
-            "no reliability chart."
+            "Scores are 0 or 1 alone, so the calibration error is the share of errors, and there "
+            "is no reliability chart."
         )
         blocks.append(Note(note, soft=True))
     lead = "Unchanged answers, judged once; 95 % intervals from a bootstrap over questions."

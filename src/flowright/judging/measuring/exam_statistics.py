@@ -1,5 +1,5 @@
-"""Statistics of an exam: agreement, calibration and ROC AUC of verdicts, effects of perturbations and
-of the order of two answers. Failed verdicts are left out and counted by the caller (law 1).
+"""Statistics of an exam: agreement, calibration and ROC AUC of verdicts, effects of perturbations
+and of the order of two answers. Failed verdicts are left out and counted by the caller (law 1).
 
 Intervals are at 95 %, each by itself. Significance is decided by a randomization test adjusted for
 all effects of an exam, so that at most one exam in twenty reports any bias of an unbiased judge.
@@ -15,8 +15,7 @@ import numpy as np
 from flowright.core.statistics import DIFFERENCE, SHARE, Array, Estimate, Resampler, mean, ratio
 from flowright.judging.audit import COUNTED, confusion
 from flowright.judging.llm_judge import ORDERS
-from flowright.judging.measuring.exam_probes import PLAIN, ProbeResult
-from flowright.judging.measuring.perturbations import CONTROL, control_of
+from flowright.judging.measuring.exam_probes import CONTROL, PLAIN, ProbeResult, control_of
 
 BINS = 10
 """Bins of confidence, between 0.5 and 1: confidence in one of two findings is at least a half."""
@@ -267,7 +266,8 @@ def _scores(answer: ProbeResult) -> tuple[float, float] | None:
 
 
 def stability(answers: Sequence[ProbeResult], repeats: int, resampler: Resampler) -> Estimate:
-    """Return the share of items whose ``repeats`` verdicts agree, among those with as many verdicts."""
+    """Return the share of items whose ``repeats`` verdicts agree, among those with as many
+    verdicts."""
     said: dict[str, list[ProbeResult]] = {}
     for answer in answers:
         if answer.verdict.correct is not None:

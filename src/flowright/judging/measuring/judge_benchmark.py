@@ -27,23 +27,21 @@ from flowright.judging.measuring.benchmark_judges import (
     open_measured_judge,
 )
 from flowright.judging.measuring.benchmark_rows import (
+    BENCHMARKS,
+    REWARDBENCH2,
+    Benchmark,
     BenchmarkRows,
     PairRows,
     R,
     RowJournal,
     ask_rows,
+    file_benchmark,
     journal_path,
 )
-from flowright.judging.measuring.benchmark_table import (
-    BENCHMARKS,
-    REWARDBENCH2,
-    Benchmark,
-    file_benchmark,
-)
-from flowright.judging.measuring.measured_judges import LengthJudge, MeasuredJudge
+from flowright.judging.measuring.measured_judges import LengthJudge, MeasuredJudge, to_row
 from flowright.judging.measuring.pair_figures import Figure, prompt_of
 from flowright.judging.measuring.pair_files import read_outputs, read_pairs_file, read_rewardbench2
-from flowright.judging.measuring.rewardbench2 import MODES, Best, BestOfRows, Mode
+from flowright.judging.measuring.rewardbench2 import MODES, BestOfPrompt, BestOfRows, Mode
 from flowright.judging.trained.calibration import Calibration, ScoredPair, reliability_of
 
 Progress = Callable[[str, int], Callable[[], None]]
@@ -165,7 +163,7 @@ async def _write(
 ) -> None:
     """Write the record: figures of the judge and of the length of answers on the same rows."""
     by_length = await ask_rows(LengthJudge(), rows, None, 1)
-    judged = {key: result for key, result in results.items() if not rows.failed(result)}
+    judged = {key: result for key, result in results.items() if not result.failed}
     record = {
         "about": {
             **about,
@@ -186,7 +184,7 @@ async def _write(
             if figure.reading == "published"
         ],
         "published": [asdict(figure) for figure in benchmark.published],
-        "rows": [{**rows.row(key), **rows.encode(results[key])} for key in rows.keys],
+        "rows": [{**rows.row(key), **to_row(results[key])} for key in rows.keys],
         **more,
     }
     with disk_errors(out):
@@ -315,7 +313,7 @@ def training_overlap(
     return {"files": [f"{file.absolute().name}/{TRAINED_ON}" for file in files], "found": found}
 
 
-def as_pairs(rows: Iterable[Best]) -> list[Pair]:
+def as_pairs(rows: Iterable[BestOfPrompt]) -> list[Pair]:
     """Convert RewardBench 2's rows to pairs of a right and a wrong answer."""
     return [
         Pair(

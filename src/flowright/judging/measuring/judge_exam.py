@@ -29,6 +29,7 @@ from flowright.judging.build import OpenJudge, open_judge
 from flowright.judging.measuring.exam_probes import (
     BIASED,
     EQUAL,
+    PERTURBATIONS,
     PLAIN,
     UNEQUAL,
     ExamPlan,
@@ -56,11 +57,10 @@ from flowright.judging.measuring.labelled_answers import (
     read_labelled,
     write_labelled,
 )
-from flowright.judging.measuring.perturbations import PERTURBATIONS
 from flowright.judging.prompts import wording_hash
 from flowright.judging.verdict import Judge, Status, Verdict
 from flowright.sandbox import Sandbox
-from flowright.simulation.opening import open_models
+from flowright.simulation.large_models import open_models
 
 Progress = Callable[[str, int], Callable[[], None]]
 """Called with a name and a total; returns a function to call after each item."""
@@ -72,8 +72,8 @@ _LATENCY_BINS = 24
 
 @dataclass(frozen=True, slots=True)
 class ExamRequest:
-    """Settings of the command line. ``out`` None names a folder below ``outputs``; ``biased`` are the
-    pairs of EvalBiasBench."""
+    """Settings of the command line. ``out`` None names a folder below ``outputs``; ``biased`` are
+    the pairs of EvalBiasBench."""
 
     config: JudgeServerConfig
     data: Path
@@ -113,8 +113,8 @@ async def build_file(
 
 
 async def run_exam(request: ExamRequest, progress: Progress, say: Say) -> Path:
-    """Run the exam; return its folder with ``exam.json`` and ``verdicts.jsonl``. The latter is written
-    as verdicts come. Raises UserError, ServerDown."""
+    """Run the exam; return its folder with ``exam.json`` and ``verdicts.jsonl``. The latter is
+    written as verdicts come. Raises UserError, ServerDown."""
     section_for_exam(request.config.judge)  # fail before data are built
     check_writable(request.out or EXAMS)
     items = await _items(request, progress, say)
@@ -195,8 +195,8 @@ def _folder(judge: str, request: ExamRequest) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class ExamJudges:
-    """Opened judges: ``pair_judge`` compares two answers, None where rules judge. ``notes`` are remarks
-    on the judge's verdicts."""
+    """Opened judges: ``pair_judge`` compares two answers, None where rules judge. ``notes`` are
+    remarks on the judge's verdicts."""
 
     judge: Judge
     pair_judge: Judge | None
@@ -217,15 +217,15 @@ async def open_exam_judges(config: JudgeServerConfig, pairs: bool) -> AsyncItera
             open_models(config.models, config.llm, config.simulated, None, ())
         )
 
-        async def opened(section: JudgeSection) -> OpenJudge:
+        async def open_one(section: JudgeSection) -> OpenJudge:
             return await stack.enter_async_context(
                 open_judge(section, section.model, models.clients)
             )
 
-        judge = await opened(section)
+        judge = await open_one(section)
         if problems := [*await models.check(), *await judge.check()]:
             raise ServerDown(*problems, "nothing was measured")
-        twin = await opened(_comparing(section)) if pairs and section.mode != "rules" else None
+        twin = await open_one(_comparing(section)) if pairs and section.mode != "rules" else None
         pair_judge = twin.judge if twin else None
         yield ExamJudges(judge.judge, pair_judge, judge.simulated, judge.notes)
 
@@ -247,8 +247,8 @@ def section_for_exam(section: JudgeSection) -> JudgeSection:
 
 
 def _comparing(section: JudgeSection) -> JudgeSection:
-    """Return a section that compares two answers in both orders. The two members of its verdicts are
-    the orders, so nothing else may have members."""
+    """Return a section that compares two answers in both orders. The two members of its verdicts
+    are the orders, so nothing else may have members."""
     update: dict[str, Any] = {"panel": (), "weights": (), "quorum": 1, "samples": 1}
     update |= {"ask": "pairwise", "both_orders": True, "mode": "judge", "min_confidence": 0.0}
     return section.model_copy(update=update)
@@ -349,8 +349,9 @@ def _confusion(plain: Sequence[ProbeResult]) -> dict[str, int]:
 
 
 def service(answers: Sequence[ProbeResult], plan: ExamPlan) -> dict[str, Any]:
-    """Summarise all verdicts of the exam: status, attempts, tokens, cost, seconds. Shares are of all
-    verdicts; tokens and seconds of those that asked a model; attempts are per question to it."""
+    """Summarise all verdicts of the exam: status, attempts, tokens, cost, seconds. Shares are of
+    all verdicts; tokens and seconds of those that asked a model; attempts are per question to
+    it."""
     verdicts = [answer.verdict for answer in answers]
     asked = [verdict for verdict in verdicts if verdict.attempts > 0]
     statuses = Counter(verdict.status for verdict in verdicts)

@@ -3,26 +3,24 @@
 A row is ``{"question": ..., "answer": ..., "reference": ..., "label": true}``, optionally with
 ``id``, ``answer_type``, ``alternatives`` and ``evidence``.
 
-Answers built from tasks are each reference as a right answer, and a mistake as a wrong one. The gold
-check decides both labels: references that it refuses and mistakes that pass are left out. Programs
-are run in the sandbox, and the outcome of their tests is their evidence.
+Answers built from tasks are each reference as a right answer, and a mistake as a wrong one. The
+gold check decides both labels: references that it refuses and mistakes that pass are left out.
+Programs are run in the sandbox, and the outcome of their tests is their evidence.
 """
 
 import asyncio
-import json
 import random
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from itertools import count
 from pathlib import Path
 from typing import get_args
 
 from flowright.core.errors import DataError
-from flowright.core.files import write_text
 from flowright.core.plugins import suggest
-from flowright.core.tables import Place, Row, read_rows
+from flowright.core.tables import Place, Row, read_rows, write_rows
 from flowright.data.task import Problem
 from flowright.grading import gold_check
 from flowright.judging.verdict import AnswerType, JudgeQuery, answer_type_of, task_query
@@ -55,11 +53,6 @@ class LabelledItem:
             key=key,
         )
 
-    def to_json(self) -> str:
-        """Return a line of a file, without empty fields."""
-        row = {name: value for name, value in asdict(self).items() if value not in (None, ())}
-        return json.dumps(row, ensure_ascii=False)
-
 
 _FIELDS = tuple(f.name for f in fields(LabelledItem))
 _STRINGS = ("id", "question", "answer", "reference", "evidence")
@@ -73,7 +66,8 @@ def is_task_file(path: Path) -> bool:
 
 
 def read_labelled(path: Path) -> list[LabelledItem]:
-    """Read all answers of a file. Raises DataError (``file:row: ...``) at the first unusable row."""
+    """Read all answers of a file. Raises DataError (``file:row: ...``) at the first unusable
+    row."""
     items: list[LabelledItem] = []
     seen: dict[str, int] = {}
     for place, row in _rows(path):
@@ -95,12 +89,11 @@ def _rows(path: Path) -> Iterator[tuple[Place, Row]]:
     return read_rows(path)
 
 
-def write_labelled(path: Path, items: Iterable[LabelledItem]) -> int:
-    """Write answers as JSON Lines, replacing the file at once; return their number."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [item.to_json() for item in items]
-    write_text(path, "\n".join([*lines, ""]))
-    return len(lines)
+def write_labelled(path: Path, items: Sequence[LabelledItem]) -> int:
+    """Write answers without empty fields, replacing the file at once; return their number."""
+    rows = (asdict(item).items() for item in items)
+    write_rows(path, ({k: v for k, v in row if v not in (None, ())} for row in rows))
+    return len(items)
 
 
 def _item(row: Row, place: Place) -> LabelledItem:
@@ -318,7 +311,7 @@ def _exchanged(value: int) -> int:
 
 
 def _shuffled(reference: str, draw: random.Random) -> list[str]:
-    """Its words, or the letters of its one word, with two neighbours exchanged."""
+    """The words, or the letters of a single word, with two neighbours exchanged."""
     words = reference.split()
     parts, glue = (words, " ") if len(words) > 1 else (list(reference), "")
     if len(parts) < 2:

@@ -8,24 +8,27 @@ import random
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from statistics import fmean
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, TypeVar, get_args
+
+from pydantic import TypeAdapter
 
 from flowright.data.preferences import PREFERRED, SWAPPED, Pair, Preferred, Turn
 from flowright.judging.trained.calibration import Calibration
 
+T = TypeVar("T")
 Status = Literal["ok", "unreadable", "failed"]
 """``unreadable``: the judge was up and gave no usable verdict. ``failed``: it was down."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class GameOutcome:
     """One game: the better of two answers, ``preferred`` by their place in the pair, whatever the
     order in which they were shown; None unless ``status`` is ok. ``scores`` of the two answers are
     optional, higher being better. ``replies`` are raw."""
 
-    preferred: Preferred | None
+    preferred: Preferred | None = None
     status: Status = "ok"
     scores: tuple[float, float] | None = None
     reason: str = ""
@@ -35,7 +38,7 @@ class Outcome:
         if (self.preferred in PREFERRED) != (self.status == "ok"):
             raise ValueError(f"status {self.status!r} with {self.preferred!r}")
 
-    def turned(self) -> "Outcome":
+    def turned(self) -> "GameOutcome":
         """Return an outcome of the swapped pair as one of the pair."""
         back = None if self.preferred is None else SWAPPED[self.preferred]
         scores = None if self.scores is None else self.scores[::-1]
@@ -47,11 +50,11 @@ class Games:
     """A pair judged twice: ``straight`` in its own order, ``swapped`` with its second answer shown
     first. Both outcomes are those of the unswapped pair."""
 
-    straight: Outcome
-    swapped: Outcome
+    straight: GameOutcome
+    swapped: GameOutcome
 
     @property
-    def both(self) -> tuple[Outcome, Outcome]:
+    def both(self) -> tuple[GameOutcome, GameOutcome]:
         return self.straight, self.swapped
 
     @property
@@ -59,20 +62,16 @@ class Games:
         """True if a game failed: the pair is unscored."""
         return any(game.status == "failed" for game in self.both)
 
-    def to_json(self) -> dict[str, Any]:
-        return {"straight": plain(self.straight), "swapped": plain(self.swapped)}
-
-    @classmethod
-    def from_json(cls, row: Mapping[str, Any]) -> Self:
-        """Read what :meth:`to_json` wrote. Raises KeyError, TypeError or ValueError."""
-        return cls(_outcome(row["straight"]), _outcome(row["swapped"]))
+    @property
+    def why(self) -> str:
+        return next((game.reason for game in self.both if game.status == "failed"), "")
 
 
 @dataclass(frozen=True, slots=True)
 class Rating:
     """The score of a single answer, None unless ``status`` is ok."""
 
-    score: float | None
+    score: float | None = None
     status: Status = "ok"
     reason: str = ""
     replies: tuple[str, ...] = ()
@@ -83,11 +82,11 @@ class Rating:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class AnswerChoice:
     """The best of several answers by its place among those shown, from 0; None unless ``status`` is
     ok."""
 
-    place: int | None
+    place: int | None = None
     status: Status = "ok"
     reason: str = ""
     replies: tuple[str, ...] = ()
@@ -103,43 +102,29 @@ def worst(statuses: Sequence[Status]) -> Status:
 
 
 def games_of_ratings(first: Rating, second: Rating) -> Games:
-    """Return both games of a judge that rates single answers: order is irrelevant, and equal ratings
-    are a tie."""
+    """Return both games of a judge that rates single answers: order is irrelevant, and equal
+    ratings are a tie."""
     replies = (*first.replies, *second.replies)
     reason = "; ".join(filter(None, (first.reason, second.reason)))
     if first.score is None or second.score is None:
-        outcome = Outcome(None, worst((first.status, second.status)), None, reason, replies)
+        outcome = GameOutcome(None, worst((first.status, second.status)), None, reason, replies)
         return Games(outcome, outcome)
     above = first.score - second.score
     preferred: Preferred = "tie" if above == 0 else "first" if above > 0 else "second"
-    outcome = Outcome(preferred, "ok", (first.score, second.score), reason, replies)
+    outcome = GameOutcome(preferred, "ok", (first.score, second.score), reason, replies)
     return Games(outcome, outcome)
 
 
-def plain(result: Outcome | Rating | Choice) -> dict[str, Any]:
-    """Convert to JSON without empty fields."""
-    row = {field.name: getattr(result, field.name) for field in fields(result)}
-    return {name: value for name, value in row.items() if value not in (None, "", ())}
+def to_row(result: Any) -> dict[str, Any]:
+    """Convert a result to JSON without empty fields."""
+    return asdict(
+        result, dict_factory=lambda items: {k: v for k, v in items if v not in (None, "", ())}
+    )
 
 
-def rating_of(row: Mapping[str, Any]) -> Rating:
-    """Read a rating that :func:`plain` wrote. Raises KeyError, TypeError or ValueError."""
-    return Rating(row.get("score"), row["status"], *_texts(row))
-
-
-def choice_of(row: Mapping[str, Any]) -> Choice:
-    """Read a choice that :func:`plain` wrote. Raises KeyError, TypeError or ValueError."""
-    return Choice(row.get("place"), row["status"], *_texts(row))
-
-
-def _outcome(row: Mapping[str, Any]) -> Outcome:
-    scores = row.get("scores")
-    pair = None if scores is None else (float(scores[0]), float(scores[1]))
-    return Outcome(row.get("preferred"), row["status"], pair, *_texts(row))
-
-
-def _texts(row: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
-    return row.get("reason", ""), tuple(row.get("replies", ()))
+def from_row(kind: type[T], row: Mapping[str, Any]) -> T:
+    """Read a result that :func:`to_row` wrote. Raises ValueError."""
+    return TypeAdapter(kind).validate_python(row)
 
 
 Conversation = tuple[Turn, ...]
@@ -171,7 +156,9 @@ class MeasuredJudge(ABC):
     async def rate(self, conversation: Conversation, answer: str, key: str) -> Rating:
         """Rate an answer."""
 
-    async def choose(self, conversation: Conversation, answers: Sequence[str], key: str) -> Choice:
+    async def choose(
+        self, conversation: Conversation, answers: Sequence[str], key: str
+    ) -> AnswerChoice:
         """Choose the best of several answers. Raises NotImplementedError unless it ``chooses``."""
         raise NotImplementedError(f"{self.name} rates answers one by one")
 
@@ -205,12 +192,14 @@ class RandomJudge(MeasuredJudge):
     async def rate(self, conversation: Conversation, answer: str, key: str) -> Rating:
         return Rating(self._draw(key, answer).random())
 
-    async def choose(self, conversation: Conversation, answers: Sequence[str], key: str) -> Choice:
-        return Choice(self._draw(key, "choice").randrange(len(answers)))
+    async def choose(
+        self, conversation: Conversation, answers: Sequence[str], key: str
+    ) -> AnswerChoice:
+        return AnswerChoice(self._draw(key, "choice").randrange(len(answers)))
 
-    def _toss(self, key: str, game: str) -> Outcome:
+    def _toss(self, key: str, game: str) -> GameOutcome:
         is_first = self._draw(key, game).random() < 0.5
-        return Outcome("first") if is_first else Outcome("second")
+        return GameOutcome("first") if is_first else GameOutcome("second")
 
     def _draw(self, key: str, what: str) -> random.Random:
         return random.Random(f"{self._seed}/{key}/{what}".encode("utf-8", "replace"))
@@ -241,26 +230,28 @@ class PanelJudge(MeasuredJudge):
         status = self._status([rating.status for rating in results])
         return Rating(fmean(scores) if status == "ok" else None, status, *_joined(results))
 
-    async def choose(self, conversation: Conversation, answers: Sequence[str], key: str) -> Choice:
+    async def choose(
+        self, conversation: Conversation, answers: Sequence[str], key: str
+    ) -> AnswerChoice:
         """Return the place chosen most often, of equals that of the earliest member."""
         results = await asyncio.gather(
             *(m.choose(conversation, answers, key) for m in self._members)
         )
         votes = Counter(choice.place for choice in results if choice.place is not None)
         status = self._status([choice.status for choice in results])
-        return Choice(
+        return AnswerChoice(
             votes.most_common(1)[0][0] if status == "ok" else None, status, *_joined(results)
         )
 
-    def _vote(self, results: Sequence[Outcome]) -> Outcome:
+    def _vote(self, results: Sequence[GameOutcome]) -> GameOutcome:
         status = self._status([outcome.status for outcome in results])
         if status != "ok":
-            return Outcome(None, status, None, *_joined(results))
+            return GameOutcome(None, status, None, *_joined(results))
         votes: Counter[Preferred] = Counter(o.preferred for o in results if o.preferred is not None)
         (side, most), *others = votes.most_common()
         if others and others[0][1] == most:
-            return Outcome("tie", "ok", None, *_joined(results))
-        return Outcome(side, "ok", None, *_joined(results))
+            return GameOutcome("tie", "ok", None, *_joined(results))
+        return GameOutcome(side, "ok", None, *_joined(results))
 
     def _status(self, statuses: Sequence[Status]) -> Status:
         if statuses.count("ok") >= self._quorum:
@@ -268,6 +259,6 @@ class PanelJudge(MeasuredJudge):
         return "failed" if "failed" in statuses else "unreadable"
 
 
-def _joined(results: Sequence[Outcome | Rating | Choice]) -> tuple[str, tuple[str, ...]]:
+def _joined(results: Sequence[GameOutcome | Rating | AnswerChoice]) -> tuple[str, tuple[str, ...]]:
     reason = "; ".join(each.reason for each in results if each.reason)
     return reason, tuple(reply for each in results for reply in each.replies)

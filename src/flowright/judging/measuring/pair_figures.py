@@ -60,7 +60,7 @@ def _both_right(judged: Judged, reading: Reading) -> Counted | None:
 
 def _two_games(judged: Judged, reading: Reading) -> Counted | None:
     """JudgeBench's rule (Tan et al. 2024, arXiv 2410.12784): +1 for a game that agrees with the
-    label, -1 for one that says the opposite, 0 for a tie and for no verdict; right above 0."""
+    label, -1 for one of the opposite verdict, 0 for a tie and for no verdict; right above 0."""
     label = judged.pair.label
     if label == "tie" or (reading == "answered" and not is_read(judged)):
         return None
@@ -132,8 +132,8 @@ FINDINGS: tuple[Preferred | None, ...] = (*PREFERRED, None)
 
 
 def confusion(found: Preferred | None, label: Preferred) -> list[float]:
-    """Return the counts of one verdict, flat: labels by row, findings by column, the last column for
-    an unreadable one."""
+    """Return the counts of one verdict, flat: labels by row, findings by column, the last column
+    for an unreadable one."""
     counts = np.zeros((len(PREFERRED), len(FINDINGS)))
     counts[PREFERRED.index(label), FINDINGS.index(found)] = 1
     return counts.ravel().tolist()
@@ -151,8 +151,8 @@ def kappa(sums: Array) -> Array:
 
 
 def mean_of_shares(sums: Array) -> Array:
-    """Return the mean share from columns (numerator, denominator) of each subset; subsets missing from a
-    resample are left out."""
+    """Return the mean share from columns (numerator, denominator) of each subset; subsets missing
+    from a resample are left out."""
     shares = ratio(sums[..., 0::2], sums[..., 1::2])
     known = np.isfinite(shares)
     return ratio(np.where(known, shares, 0.0).sum(axis=-1), known.sum(axis=-1).astype(float))
@@ -175,7 +175,8 @@ class Figure:
 
 
 def prompt_of(pair: Pair) -> str:
-    """Return the key of a pair's prompt: pairs with the same conversation are resampled together."""
+    """Return the key of a pair's prompt: pairs with the same conversation are resampled
+    together."""
     return "\0".join(f"{turn.role} {' '.join(turn.content.split())}" for turn in pair.conversation)
 
 
@@ -274,8 +275,8 @@ def estimated(
     statistic: Statistic,
     within: tuple[float, float] | None = None,
 ) -> Estimate:
-    """Return the resampler's estimate, with Wilson's interval for a share of 0 or 1; a single prompt
-    has none."""
+    """Return the resampler's estimate, with Wilson's interval for a share of 0 or 1; a single
+    prompt has none."""
     found = resampler.estimate(questions, sums, statistic, within)
     prompts = len(set(questions))
     if within is None or prompts < 2 or found.value is None or found.value not in within:

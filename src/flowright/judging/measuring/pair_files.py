@@ -1,5 +1,5 @@
-"""Pairs, RewardBench 2's rows and JudgeBench's outputs from files, whatever their format. An unusable
-row is reported as ``file:row: reason``, and the others stand.
+"""Pairs, RewardBench 2's rows and JudgeBench's outputs from files, whatever their format. An
+unusable row is reported as ``file:row: reason``, and the others stand.
 
 A file of pairs has one of three forms, by the keys of each row:
 
@@ -22,8 +22,8 @@ from flowright.core.errors import DataError
 from flowright.core.plugins import suggest
 from flowright.core.tables import LINES, Place, read_rows
 from flowright.data.preferences import PREFERRED, Pair, Preferred, Speaker, Turn
-from flowright.judging.measuring.measured_judges import Games, Outcome, key_of
-from flowright.judging.measuring.rewardbench2 import SHOWN, SUBSETS, TIES, Best
+from flowright.judging.measuring.measured_judges import GameOutcome, Games, key_of
+from flowright.judging.measuring.rewardbench2 import SHOWN, SUBSETS, TIES, BestOfPrompt
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ def read_pairs_file(path: Path) -> UsableRows[Pair]:
     return _read(path, read, lambda pair: (pair.source, pair.id), "no pair in it can be used")
 
 
-def read_rewardbench2(folder: Path) -> UsableRows[Best]:
+def read_rewardbench2(folder: Path) -> UsableRows[BestOfPrompt]:
     """Read the rows of every Parquet and JSON Lines file of ``folder`` in the form of
     ``allenai/reward-bench-2``: ``id``, ``prompt``, ``chosen`` and ``rejected`` (lists of answers),
     ``subset`` and, in Ties, ``num_correct``. Raises DataError as :func:`read_pairs_file`."""
@@ -116,8 +116,8 @@ def _pair(row: Mapping[str, Any], number: str) -> Pair:
         return _ours(row, number)
     keys = ", ".join(map(str, row))[:100] or "nothing"
     raise BadRow(
-        f"its keys are {keys}; a pair has first, second and label, input, output_1, output_2 and label, "
-        "or chosen and rejected"
+        f"its keys are {keys}; a pair has first, second and label, input, output_1, output_2 and "
+        "label, or chosen and rejected"
     )
 
 
@@ -218,7 +218,7 @@ def _shown(value: object) -> str:
 # RewardBench 2.
 
 
-def _best(row: Mapping[str, Any], number: str) -> Best:
+def _best(row: Mapping[str, Any], number: str) -> BestOfPrompt:
     subset, name = _text(row, "subset"), str(row.get("id") or number)
     known = {one.casefold(): one for one in SUBSETS}
     if subset.casefold() not in known:
@@ -234,7 +234,7 @@ def _best(row: Mapping[str, Any], number: str) -> Best:
         raise BadRow(f"{len(chosen)} chosen and {len(rejected)} rejected answers, not 1 and 3")
     prompt = row.get("prompt")
     asked = (Turn("user", prompt),) if isinstance(prompt, str) else _turns(prompt, "prompt", "user")
-    return Best(name, subset, asked, (*chosen, *rejected), len(chosen))
+    return BestOfPrompt(name, subset, asked, (*chosen, *rejected), len(chosen))
 
 
 def _texts(row: Mapping[str, Any], name: str) -> list[str]:
@@ -316,19 +316,19 @@ def _games(row: Mapping[str, Any]) -> Games:
     return Games(straight, swapped.turned())
 
 
-def _outcome(judgment: object) -> Outcome:
+def _outcome(judgment: object) -> GameOutcome:
     """The outcome of a game; without one of the three decisions it is unreadable, as the authors
     count it."""
     if judgment is None:
-        return Outcome(None, "unreadable", reason="no judgment")
+        return GameOutcome(None, "unreadable", reason="no judgment")
     if not isinstance(judgment, Mapping):
         raise BadRow("a judgment is an object or null")
     decision = judgment.get("decision")
     preferred = _DECISIONS.get(decision) if isinstance(decision, str) else None
     scores = _scores(judgment.get("judgment"))
     if preferred is None:
-        return Outcome(None, "unreadable", scores, f"decision {str(decision)[:60]}")
-    return Outcome(preferred, "ok", scores)
+        return GameOutcome(None, "unreadable", scores, f"decision {str(decision)[:60]}")
+    return GameOutcome(preferred, "ok", scores)
 
 
 def _scores(judgment: object) -> tuple[float, float] | None:

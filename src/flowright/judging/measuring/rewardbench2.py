@@ -18,16 +18,13 @@ import numpy as np
 
 from flowright.core.statistics import SHARE, Array, Resampler, mean, ratio
 from flowright.data.preferences import Turn
-from flowright.judging.measuring.benchmark_rows import RESAMPLES, BenchmarkRows, sha256_of
-from flowright.judging.measuring.benchmark_table import Benchmark
-from flowright.judging.measuring.measured_judges import (
-    Choice,
-    MeasuredJudge,
-    Rating,
-    choice_of,
-    plain,
-    rating_of,
+from flowright.judging.measuring.benchmark_rows import (
+    RESAMPLES,
+    Benchmark,
+    BenchmarkRows,
+    sha256_of,
 )
+from flowright.judging.measuring.measured_judges import AnswerChoice, MeasuredJudge, Rating
 from flowright.judging.measuring.pair_figures import ALL, READINGS, Figure, Reading, estimated
 
 TIES = "Ties"
@@ -56,7 +53,7 @@ MODES: Mapping[Mode, Benchmark] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Best:
+class BestOfPrompt:
     """A prompt with its answers, the first ``correct`` of which are right. In Ties the ``id`` is
     ``ref:N`` (one right answer) or ``tied:N`` (several)."""
 
@@ -85,16 +82,20 @@ class Ballot:
     """The result of a row: a choice, by its place in the row's own order, or a rating of each
     answer."""
 
-    choice: Choice | None = None
+    choice: AnswerChoice | None = None
     ratings: tuple[Rating, ...] = ()
 
     @property
-    def results(self) -> tuple[Choice | Rating, ...]:
+    def results(self) -> tuple[AnswerChoice | Rating, ...]:
         return self.ratings if self.choice is None else (self.choice,)
 
     @property
     def failed(self) -> bool:
         return any(each.status == "failed" for each in self.results)
+
+    @property
+    def why(self) -> str:
+        return next((each.reason for each in self.results if each.status == "failed"), "")
 
     @property
     def is_read(self) -> bool:
@@ -125,7 +126,7 @@ class Margins:
         return self.above > 0
 
 
-def margins(best: Best, ballot: Ballot) -> Margins:
+def margins(best: BestOfPrompt, ballot: Ballot) -> Margins:
     rated = [UNREADABLE_RATING if r.score is None else r.score for r in ballot.ratings]
     right, wrong = rated[: best.correct], rated[best.correct :]
     spread = max(right) - min(right) if len(right) > 1 else None
@@ -133,9 +134,9 @@ def margins(best: Best, ballot: Ballot) -> Margins:
 
 
 def ties_columns(ref: Margins | None, tied: Margins | None) -> list[float]:
-    """Return the columns of a number of Ties: right and count of its ``ref`` row, of its ``tied`` row;
-    of both together: margin preferred, preferred against the harder of the two, the tie-breaking
-    term, and the count."""
+    """Return the columns of a number of Ties: right and count of its ``ref`` row, of its ``tied``
+    row; of both together: margin preferred, preferred against the harder of the two, the
+    tie-breaking term, and the count."""
     sums = [0.0] * 8
     if ref is not None:
         sums[0:2] = ref.right, 1.0
@@ -164,10 +165,12 @@ def ties_score(sums: Array) -> Array:
 
 
 class BestOfRows(BenchmarkRows[Ballot]):
-    """The rows of RewardBench 2. In mode ``ranking`` a judge chooses the best answer outside Ties; one
-    that cannot choose rates them."""
+    """The rows of RewardBench 2. In mode ``ranking`` a judge chooses the best answer outside Ties;
+    one that cannot choose rates them."""
 
-    def __init__(self, rows: Sequence[Best], mode: Mode, seed: int = 0) -> None:
+    result = Ballot
+
+    def __init__(self, rows: Sequence[BestOfPrompt], mode: Mode, seed: int = 0) -> None:
         self._rows = {f"{row.subset}/{row.id}": row for row in rows}
         self.keys = tuple(self._rows)
         self._mode = mode
@@ -190,25 +193,9 @@ class BestOfRows(BenchmarkRows[Ballot]):
             shown = [row.answers[place] for place in order]
             choice = await judge.choose(row.conversation, shown, key)
             place = None if choice.place is None else order[choice.place]
-            return Ballot(Choice(place, choice.status, choice.reason, choice.replies))
+            return Ballot(AnswerChoice(place, choice.status, choice.reason, choice.replies))
         rated = (judge.rate(row.conversation, answer, key) for answer in row.answers)
         return Ballot(ratings=tuple(await asyncio.gather(*rated)))
-
-    def failed(self, result: Ballot) -> bool:
-        return result.failed
-
-    def why(self, result: Ballot) -> str:
-        return next((each.reason for each in result.results if each.status == "failed"), "")
-
-    def encode(self, result: Ballot) -> dict[str, Any]:
-        if result.choice is not None:
-            return {"choice": plain(result.choice)}
-        return {"ratings": [plain(rating) for rating in result.ratings]}
-
-    def decode(self, row: Mapping[str, Any]) -> Ballot:
-        if "choice" in row:
-            return Ballot(choice_of(row["choice"]))
-        return Ballot(ratings=tuple(rating_of(rating) for rating in row["ratings"]))
 
     def counts(self, results: Mapping[str, Ballot]) -> dict[str, int]:
         scored = self._scored(results)

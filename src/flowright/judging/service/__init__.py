@@ -1,1 +1,1 @@
-"""The judge over HTTP: ``app`` makes it, ``serve`` runs it. See docs/judge_service.md."""
+"""The judge over HTTP: ``app`` builds it, ``serve`` runs it. See docs/judge_service.md."""

@@ -31,7 +31,7 @@ from flowright.judging.payloads import read_verdict, shown_answer_type
 from flowright.judging.reward.runtime import plain
 from flowright.judging.service.app import SIMULATED_NOTICE, Ready, create_app
 from flowright.judging.verdict import JudgeQuery, Verdict
-from flowright.simulation.opening import open_models
+from flowright.simulation.large_models import open_models
 
 KIND = "judge model"
 

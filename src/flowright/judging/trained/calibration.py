@@ -41,8 +41,8 @@ _TARGET: Mapping[Preferred, float] = {"first": 1.0, "tie": 0.5, "second": 0.0}
 
 @dataclass(frozen=True, slots=True)
 class ScoredPair:
-    """The scores of two answers to one conversation, and the label. Pairs of one ``conversation`` are
-    never split."""
+    """The scores of two answers to one conversation, and the label. Pairs of one ``conversation``
+    are never split."""
 
     first: float
     second: float
@@ -52,8 +52,8 @@ class ScoredPair:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """``temperature`` and ``centre`` in the unit of the scores; ``record`` is the measurement as JSON,
-    empty for scores without a calibration."""
+    """``temperature`` and ``centre`` in the unit of the scores; ``record`` is the measurement as
+    JSON, empty for scores without a calibration."""
 
     temperature: float = 1.0
     centre: float = 0.0
@@ -98,8 +98,8 @@ class Calibration:
 
 
 def halves(pairs: Sequence[ScoredPair]) -> tuple[list[ScoredPair], list[ScoredPair]]:
-    """Split pairs into a half that fits and a half that measures: conversations in the order of their
-    keys alternate, so the same pairs are always split alike."""
+    """Split pairs into a half that fits and a half that measures: conversations in the order of
+    their keys alternate, so the same pairs are always split alike."""
     keys = sorted({pair.conversation for pair in pairs})
     fits = {*keys[::2]}
     return (
@@ -132,8 +132,9 @@ def fit_temperature(pairs: Sequence[ScoredPair]) -> float:
 
 
 def calibrate(pairs: Sequence[ScoredPair], data: str) -> Calibration:
-    """Fit on one half of the pairs; measure on the other, before and after. ``data`` describes their
-    origin. Raises DataError for a half with fewer than :data:`LEAST_PAIRS` with a preference."""
+    """Fit on one half of the pairs; measure on the other, before and after. ``data`` describes
+    their origin. Raises DataError for a half with fewer than :data:`LEAST_PAIRS` with a
+    preference."""
     fits, measures = halves(pairs)
     fewest = min(sum(pair.label != "tie" for pair in half) for half in (fits, measures))
     if fewest < LEAST_PAIRS:

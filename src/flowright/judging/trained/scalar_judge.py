@@ -46,9 +46,9 @@ class ScalarJudge(MeasuredJudge):
 
 
 class ServedScalarJudge:
-    """Verdicts from calibrated scores. A single answer: P(preferred to an average answer), right from
-    ``section.right_from``; two answers: P(the one is preferred to the other). The verdict's reason
-    gives the scores."""
+    """Verdicts from calibrated scores. A single answer: P(preferred to an average answer), right
+    from ``section.right_from``; two answers: P(the one is preferred to the other). The verdict's
+    reason gives the scores."""
 
     def __init__(
         self, name: str, scorer: AnswerScorer, calibration: Calibration, section: JudgeSection
@@ -63,8 +63,8 @@ class ServedScalarJudge:
         """Remarks on its verdicts."""
         return (
             str(self._calibration),
-            "a score is the probability that the answer is preferred to an average one, not that it "
-            f"is right; it counts as right from {self._section.right_from:g}",
+            "a score is the probability that the answer is preferred to an average one, not that "
+            f"it is right; it counts as right from {self._section.right_from:g}",
             "it is shown question and answer, and neither reference nor evidence",
             "it scores each answer by itself: the order of two cannot matter, and the same answer "
             "always has the same score",

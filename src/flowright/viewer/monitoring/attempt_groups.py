@@ -11,13 +11,10 @@ from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean, pstdev
 
-from flowright.core.blocks import Block, Fact, Text
+from flowright.core.blocks import Fact
 from flowright.core.formatting import Record, duration, is_number, object_of
-from flowright.environments.display import Display, blocks_of
 from flowright.runs.run_files import rollout_steps
 from flowright.viewer.monitoring.snapshot import load_rollouts
-from flowright.viewer.rendering.markup import Html, el, folded, section
-from flowright.viewer.rendering.record_blocks import REPORT, blocks_html
 
 SEARCHED_STEPS = 40  # at most: enough to choose from, and a report of a long run stays quick
 WIDEST, BEST, WORST, DISPUTED = 3, 2, 2, 4
@@ -74,7 +71,10 @@ def select_groups(run: Path) -> Selection:
     twice.
     """
     steps = rollout_steps(run)
-    chosen = _evenly(steps, SEARCHED_STEPS)
+    chosen = steps
+    if len(steps) > SEARCHED_STEPS:
+        ends = len(steps) - 1, SEARCHED_STEPS - 1
+        chosen = [steps[i * ends[0] // ends[1]] for i in range(SEARCHED_STEPS)]
     widest = _Shortlist(WIDEST)
     best, worst = _Shortlist(BEST), _Shortlist(WORST)
     disputed: list[Record] = []
@@ -86,7 +86,10 @@ def select_groups(run: Path) -> Selection:
             failure = rollout.get("failure") or {}
             if failure.get("reason"):
                 messages[str(failure["reason"])] = str(failure.get("message") or "")
-        disputed = [*filter(_is_disputed, rollouts), *disputed][:DISPUTED]
+        newer = [
+            r for r in rollouts if (_correct(r, "verdict"), _correct(r, "gold")) == (True, False)
+        ]
+        disputed = [*newer, *disputed][:DISPUTED]
         for group in group_rollouts(rollouts):
             if len(group.rewards) < 2:
                 continue
@@ -143,20 +146,13 @@ class _Shortlist:
         return taken
 
 
-def _is_disputed(rollout: Record) -> bool:
-    judged = object_of(rollout, "verdict").get("correct")
-    return judged is True and object_of(rollout, "gold").get("correct") is False
+def _correct(rollout: Record, key: str) -> object:
+    return object_of(rollout, key).get("correct")
 
 
 def _rank(rollout: Record) -> tuple[bool, float]:
     reward = reward_of(rollout)
     return (reward is None, -(reward or 0.0))
-
-
-def _evenly(steps: Sequence[int], count: int) -> list[int]:
-    if len(steps) <= count:
-        return list(steps)
-    return [steps[i * (len(steps) - 1) // (count - 1)] for i in range(count)]
 
 
 # --- the facts of a record ------------------------------------------------------------------------
@@ -179,7 +175,7 @@ def record_facts(record: Record) -> list[Fact]:
         text = f"{_opinion(gold, 'no check')} by {gold.get('method')}"
         alarm = "differs from the judge" if differs else ""
         found.append(Fact("Gold", text, str(gold.get("detail") or ""), alarm))
-        if gold.get("evidence"):
+        if gold.get("evidence") not in (None, "", gold.get("detail")):
             found.append(Fact("Evidence", str(gold["evidence"])))
     return found
 
@@ -224,84 +220,3 @@ def reward_arithmetic(record: Record) -> str:
         text = f"{' '.join(terms)} = {text}" if adds_up else f"{text} (of {' '.join(terms)})"
     advantage = record.get("advantage")
     return text if not is_number(advantage) else f"{text}; advantage {advantage:+.2f}"
-
-
-# --- as a report shows them -----------------------------------------------------------------------
-
-
-def attempts_section(chosen: Selection, display: Display) -> Html | None:
-    """The chosen groups and disputed attempts; None without any."""
-    lists = (
-        ("Widest groups", "The largest spread of rewards: what the policy learnt most from.",
-         [_group(group, display) for group in chosen.widest]),
-        ("Worst groups", "The lowest mean reward at the end.",
-         [_group(group, display) for group in chosen.worst]),
-        ("Best groups", "The highest mean reward at the end.",
-         [_group(group, display) for group in chosen.best]),
-        ("Disputed verdicts", "The newest answers that the judge calls right and gold calls wrong.",
-         [_single(record, display) for record in chosen.disputed]),
-    )  # fmt: skip
-    parts = [
-        el("div", el("h3", title), el("p", lead, class_="lead"), shown)
-        for title, lead, shown in lists
-        if shown
-    ]
-    searched = (
-        f"Chosen among the rollouts of {chosen.searched} of the {chosen.kept} steps that "
-        "kept them. Long texts are cut here; the run's rollouts hold them whole."
-    )
-    return section("attempts", "Attempts", searched, parts) if parts else None
-
-
-def _group(group: Group, display: Display) -> Html:
-    """One group: its problem, all its rewards, and its best and worst attempt side by side."""
-    best = group.attempts[0]
-    worst = next(a for a in reversed(group.attempts) if reward_of(a) is not None)
-    title = "Best attempt" if group.spread else "One of these equal attempts"
-    pair = [_attempt(title, best, display)]
-    if group.spread:
-        pair.append(_attempt("Worst attempt", worst, display))
-    return el(
-        "article",
-        el("h4", _where(best), " ", el("span", group.task.get("id", ""), class_="soft")),
-        el("div", f"mean reward {group.mean:.2f}, spread {group.spread:.2f}", class_="soft"),
-        el("div", [_reward_chip(a) for a in group.attempts], class_="attempts"),
-        _problem(group.task),
-        el("div", pair, class_="pair"),
-        class_="group",
-    )
-
-
-def _single(record: Record, display: Display) -> Html:
-    shown = _attempt(_where(record), record, display)
-    return el("article", _problem(object_of(record, "task")), shown, class_="group")
-
-
-def _where(record: Record) -> str:
-    task = object_of(record, "task")
-    kind = ", ".join(str(task[key]) for key in ("kind", "source") if task.get(key))
-    return f"Step {record.get('step')}: {kind or 'problem'}"
-
-
-def _problem(task: Record) -> Html | None:
-    if not task.get("problem"):
-        return None
-    reference = task.get("reference")
-    blocks: list[Block] = [Text("Problem", str(task["problem"]))]
-    blocks += [Text("Reference", str(reference))] if reference else []
-    title = "Problem and reference" if reference else "Problem"
-    return folded(title, blocks_html(blocks, REPORT))
-
-
-def _attempt(title: str, record: Record, display: Display) -> Html:
-    blocks = [*record_facts(record), *blocks_of(display, record)]
-    return el("section", el("h4", title, " ", _reward_chip(record)), blocks_html(blocks, REPORT))
-
-
-def _reward_chip(record: Record) -> Html:
-    value = reward_of(record)
-    if value is None:
-        return el("span", "unscored", class_="chip warn")
-    failed = bool(record.get("failure"))
-    style = "alarm" if failed else "good" if value > 0.5 else None
-    return el("span", f"{value:.2f}", class_=f"chip {style}" if style else "chip")

@@ -177,11 +177,12 @@ def _colour(row: Record) -> str:
 def _side_effects(drift: object) -> list[ReportBlock]:
     """Further changes of each trained policy."""
     rows: list[Sequence[str]] = []
-    for name, changes in drift.items() if isinstance(drift, Mapping) else ():
+    trained: Mapping[str, Record] = drift if isinstance(drift, dict) else {}
+    for name, changes in trained.items():
         for key, (title, form, change) in CHANGES.items():
             if found := changes.get(key):
                 ends = [change(end) for k in ("low", "high") if is_number(end := found.get(k))]
-                whose = f"{one_line(name, 60)}: " if len(drift) > 1 else ""
+                whose = f"{one_line(name, 60)}: " if len(trained) > 1 else ""
                 values = [format_value(found.get(end), form) for end in ("before", "after")]
                 values.append(format_value(found.get("change"), change))
                 rows.append((whose + title, *values, " to ".join(ends) or NOTHING))

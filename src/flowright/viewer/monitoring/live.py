@@ -42,7 +42,7 @@ from flowright.viewer.monitoring.snapshot import (
 from flowright.viewer.rendering.terminal import UNICODE
 
 _KEY = re.compile(rb"\x1b(?:\[[0-9;]*[A-Z~]|O[A-Z])|[ -~]")
-_NAMED = {
+_NAMED: Mapping[bytes, str] = {
     f"\x1b{code}".encode(): key
     for key, codes in {
         "k": "[A OA",
@@ -61,7 +61,7 @@ _NAMED = {
 
 def read_keys(pressed: bytes) -> list[str]:
     """Decode pressed keys to letters; keys without a meaning are left out."""
-    found = _KEY.findall(pressed)
+    found: list[bytes] = _KEY.findall(pressed)
     return [_NAMED.get(key, key.decode()) for key in found if key in _NAMED or len(key) == 1]
 
 

@@ -7,16 +7,25 @@ the rollouts. The same files give the same report, byte for byte.
 import datetime
 from pathlib import Path
 
+from flowright.core.blocks import Block, Text
 from flowright.core.errors import RunError
 from flowright.core.files import disk_errors, write_text
-from flowright.core.formatting import duration
+from flowright.core.formatting import Record, duration, object_of
 from flowright.core.report import ReportSection, ReportTable, calibration_section
 from flowright.core.untrusted import one_line
+from flowright.environments.display import Display, blocks_of
 from flowright.viewer.monitoring import sections, trust
-from flowright.viewer.monitoring.attempt_groups import Selection, attempts_section, select_groups
+from flowright.viewer.monitoring.attempt_groups import (
+    Group,
+    Selection,
+    record_facts,
+    reward_of,
+    select_groups,
+)
 from flowright.viewer.monitoring.before_after import evaluation_section
 from flowright.viewer.monitoring.snapshot import Snapshot, take_snapshot
-from flowright.viewer.rendering.markup import Child, Html, el, header, page, strip
+from flowright.viewer.rendering.markup import Child, Html, el, folded, header, page, section, strip
+from flowright.viewer.rendering.record_blocks import REPORT, blocks_html
 from flowright.viewer.rendering.report import section_html, tiles_html
 
 CHIP = {"running": "note", "finished": "good", "paused": "warn", "interrupted": "warn"}
@@ -119,3 +128,84 @@ def _origin(snapshot: Snapshot) -> str:
         dates = f"Started {begun} UTC, last news {until} UTC, {apart} apart."
     origin = one_line(state.get("policy_origin") or "", 300)
     return " ".join(filter(None, (dates, origin and f"Policy: {origin}.")))
+
+
+# --- attempts -------------------------------------------------------------------------------------
+
+
+def attempts_section(chosen: Selection, display: Display) -> Html | None:
+    """The chosen groups and disputed attempts; None without any."""
+    lists = (
+        ("Widest groups", "The largest spread of rewards: what the policy learnt most from.",
+         [_group(group, display) for group in chosen.widest]),
+        ("Worst groups", "The lowest mean reward at the end.",
+         [_group(group, display) for group in chosen.worst]),
+        ("Best groups", "The highest mean reward at the end.",
+         [_group(group, display) for group in chosen.best]),
+        ("Disputed verdicts", "The newest answers that the judge calls right and gold calls wrong.",
+         [_single(record, display) for record in chosen.disputed]),
+    )  # fmt: skip
+    parts = [
+        el("div", el("h3", title), el("p", lead, class_="lead"), shown)
+        for title, lead, shown in lists
+        if shown
+    ]
+    searched = (
+        f"Chosen among the rollouts of {chosen.searched} of the {chosen.kept} steps that "
+        "kept them. Long texts are cut here; the run's rollouts hold them whole."
+    )
+    return section("attempts", "Attempts", searched, parts) if parts else None
+
+
+def _group(group: Group, display: Display) -> Html:
+    """One group: its problem, all its rewards, and its best and worst attempt side by side."""
+    best = group.attempts[0]
+    worst = next(a for a in reversed(group.attempts) if reward_of(a) is not None)
+    title = "Best attempt" if group.spread else "One of these equal attempts"
+    pair = [_attempt(title, best, display)]
+    if group.spread:
+        pair.append(_attempt("Worst attempt", worst, display))
+    return el(
+        "article",
+        el("h4", _where(best), " ", el("span", group.task.get("id", ""), class_="soft")),
+        el("div", f"mean reward {group.mean:.2f}, spread {group.spread:.2f}", class_="soft"),
+        el("div", [_reward_chip(a) for a in group.attempts], class_="attempts"),
+        _problem(group.task),
+        el("div", pair, class_="pair"),
+        class_="group",
+    )
+
+
+def _single(record: Record, display: Display) -> Html:
+    shown = _attempt(_where(record), record, display)
+    return el("article", _problem(object_of(record, "task")), shown, class_="group")
+
+
+def _where(record: Record) -> str:
+    task = object_of(record, "task")
+    kind = ", ".join(str(task[key]) for key in ("kind", "source") if task.get(key))
+    return f"Step {record.get('step')}: {kind or 'problem'}"
+
+
+def _problem(task: Record) -> Html | None:
+    if not task.get("problem"):
+        return None
+    reference = task.get("reference")
+    blocks: list[Block] = [Text("Problem", str(task["problem"]))]
+    blocks += [Text("Reference", str(reference))] if reference else []
+    title = "Problem and reference" if reference else "Problem"
+    return folded(title, blocks_html(blocks, REPORT))
+
+
+def _attempt(title: str, record: Record, display: Display) -> Html:
+    blocks = [*record_facts(record), *blocks_of(display, record)]
+    return el("section", el("h4", title, " ", _reward_chip(record)), blocks_html(blocks, REPORT))
+
+
+def _reward_chip(record: Record) -> Html:
+    value = reward_of(record)
+    if value is None:
+        return el("span", "unscored", class_="chip warn")
+    failed = bool(record.get("failure"))
+    style = "alarm" if failed else "good" if value > 0.5 else None
+    return el("span", f"{value:.2f}", class_=f"chip {style}" if style else "chip")

@@ -155,7 +155,8 @@ class Panels:
         """The learner's charts that have a label, and the environment's."""
         own = [(c.label, c.curves[0][2], c.value) for c in LEARNER]
         own += [(c.label, c.metric, "{:,.0f}".format) for c in self.snapshot.display.curves]
-        return [row for label, *rest in own if label for row in self._row(label, *rest)]
+        shown = [(label, metric, form) for label, metric, form in own if label]
+        return [row for each in shown for row in self._row(*each)]
 
     def times(self) -> list[Text]:
         """Seconds of each stage, mean of the recent steps, and the GPU's memory where there is

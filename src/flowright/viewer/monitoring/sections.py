@@ -346,7 +346,9 @@ def plan(snapshot: Snapshot) -> ReportSection | None:
     planned, compared = snapshot.plan.get("planned") or {}, snapshot.plan.get("compared") or {}
     rows: list[tuple[str, ...]] = []
     for name, each in compared.items():
-        form = duration if name.endswith("seconds") else _usd if name == "usd" else amount
+        form = (
+            duration if name.endswith("seconds") else "{:,.2f}".format if name == "usd" else amount
+        )
         most = "at most " if name in planned.get("bounds", ()) else ""
         ratio = each["measured"] / each["planned"] if each["planned"] else None
         cells = (most + form(each["planned"]), form(each["measured"]))
@@ -358,10 +360,6 @@ def plan(snapshot: Snapshot) -> ReportSection | None:
     )
     table = ReportTable(("", "Planned", "Measured", "Measured / planned"), rows)
     return some(ReportSection("plan", "Plan and run", [table], lead))
-
-
-def _usd(price: float) -> str:
-    return f"{price:,.2f}"
 
 
 # --- settings -------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ the run's requests.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import cycle
 
 from flowright.core.errors import Reason
 from flowright.core.formatting import (
@@ -136,56 +137,56 @@ def failure_section(
 ) -> ReportSection:
     """Failures by reason, the policy's and ours; ``address`` leads from a step to its attempts of
     an outcome."""
-    count = edge(max((len(each.shares) for each in failed), default=0))
-    blocks: list[ReportBlock] = []
-    for title, ours in (("The policy's: a low reward", False), ("Ours: unscored", True)):
+    tables: list[ReportBlock] = []
+    charts: list[ReportBlock] = []
+    for whose, effect, outcome, ours in (
+        ("The policy's", "a low reward", "failed", False),
+        ("Ours", "unscored", "unscored", True),
+    ):
         found = [each for each in failed if is_ours(each.reason) is ours]
-        blocks += _failures_of(title, found, snapshot, some_steps(count), ours, address)
-    blocks.append(_valid_chart(snapshot))
+        if not found:
+            tables.append(Note(f"{whose}: none", soft=True))
+            continue
+        tables.append(_failure_table(f"{whose}: {effect}", found, snapshot))
+        lines = [
+            Series(one_line(each.reason, 40), colour, each.shares, smoothed=True)
+            for each, colour in zip(found, COLOURS, strict=False)
+        ]
+        to = partial(address, outcome) if address else None
+        charts.append(LineChart(f"{whose}, share", lines, short_percent, 0.0, address=to))
     lead = (
         "Shares of all rollouts. A fault of the policy earns a low reward; a fault of ours leaves "
         "the attempt out of the training."
     )
+    blocks = [*tables, *charts, _valid_chart(snapshot)]
     return ReportSection("failures", "Failures", blocks, lead)
 
 
-def _failures_of(
-    title: str,
-    failed: list[FailedAttempts],
-    snapshot: Snapshot,
-    steps: str,
-    ours: bool,
-    address: Callable[[str, int], str | None] | None,
-) -> list[ReportBlock]:
-    if not failed:
-        return [Note(f"{title}: none", soft=True)]
+def _failure_table(title: str, failed: list[FailedAttempts], snapshot: Snapshot) -> ReportTable:
     counted = any(each.count is not None for each in failed)
+    steps = some_steps(edge(max(len(each.shares) for each in failed)))
+    meanings = {**MEANINGS, **snapshot.display.meanings}
     columns = [
         ReportColumn("Reason", is_text=True),
         *(["Attempts"] if counted else []),
         *("Whole run", f"First {steps}", f"Last {steps}", ""),
         ReportColumn("Meaning, newest message", is_text=True),
     ]
-    meanings = {**MEANINGS, **snapshot.display.meanings}
     rows: list[list[ReportCell | str]] = []
-    lines: list[Series] = []
-    for number, each in enumerate(failed):
-        colour = COLOURS[number % len(COLOURS)]
+    for each, colour in zip(failed, cycle(COLOURS), strict=False):
         ends = trend(each.shares)
         shares = (last(each.shares, len(each.shares)), *((ends.first, ends.last) if ends else ()))
+        meaning = meanings.get(each.reason, "")
         rows.append(
             [
                 ReportCell(one_line(each.reason, 40), address=each.address),
                 *([format_value(each.count, "{:,.0f}".format)] if counted else []),
                 *(format_value(share, percent) for share in shares),
                 ReportCell("", mark=Spark(each.shares, colour)),
-                ReportCell(meanings.get(each.reason, ""), one_line(each.message, 160), "", True),
+                ReportCell(meaning, one_line(each.message, 160), is_text=True),
             ]
         )
-        lines.append(Series(one_line(each.reason, 40), colour, each.shares, smoothed=True))
-    to = partial(address, "unscored" if ours else "failed") if address else None
-    chart = LineChart(f"{title.split(':')[0]}, share", lines[:6], short_percent, 0.0, address=to)
-    return [ReportTable(columns, rows, title), chart]
+    return ReportTable(columns, rows, title)
 
 
 def _valid_chart(snapshot: Snapshot) -> LineChart:

@@ -30,7 +30,7 @@ ONE_LINE = 160  # characters of a short text that need no frame of its own
 
 
 def blocks_html(blocks: Iterable[Block], limits: Limits = REPORT) -> list[Html]:
-    """The blocks below each other, neighbouring facts and short texts as one list."""
+    """The blocks below each other, neighbouring facts and texts of one line as one list."""
     found: list[Html] = []
     for listed, some in groupby(blocks, _is_listed):
         if listed:
@@ -46,13 +46,14 @@ def text_block(text: object, limits: Limits = WHOLE, short: bool = False) -> Htm
 
 
 def _is_listed(block: Block) -> bool:
-    return isinstance(block, Fact) or (isinstance(block, Text) and block.short)
+    if isinstance(block, Text):
+        return block.short and "\n" not in block.text and len(block.text) <= ONE_LINE
+    return isinstance(block, Fact)
 
 
 def _listed(block: Block, limits: Limits) -> tuple[str, Child]:
     if isinstance(block, Text):
-        framed = "\n" in block.text or len(block.text) > ONE_LINE
-        return block.title, text_block(block.text, limits, short=True) if framed else block.text
+        return block.title, block.text
     assert isinstance(block, Fact)
     value: list[Child] = [cut(block.text, limits.text)]
     if block.alarm:
@@ -69,7 +70,7 @@ def _whole(block: Block, limits: Limits) -> Html:
         shown = code_block(block.source, block.bad_line, block.calls)
     else:
         assert isinstance(block, Text)
-        shown = text_block(block.text, limits)
+        shown = text_block(block.text, limits, block.short)
     return el("div", el("p", block.title, class_="cap"), shown)
 
 
@@ -90,9 +91,10 @@ class _Bar:
 def timeline_html(block: Timeline, limits: Limits = WHOLE) -> Html:
     """A drawing of the calls in time, those in parallel on lanes of their own, above the calls."""
     calls = block.calls[: limits.calls]
+    title = el("h3", block.title) if limits.linked else el("p", block.title, class_="cap")
     return el(
         "section",
-        el("h3" if limits.linked else "p", block.title, class_="cap" * (not limits.linked) or None),
+        title,
         _drawing(_bars(calls), block.seconds, limits) if block.seconds > 0 else None,
         [_call(call, number, limits) for number, call in enumerate(calls, start=1)],
         _more(len(block.calls) - limits.calls),

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-
 MOST_WIDE = 4
 """Charts in a row of sections that are drawn wide."""
 
@@ -62,7 +61,7 @@ def report_html(report: Report) -> str:
             head,
             el("ul", notes) if notes else None,
             tiles_html(report.tiles),
-            [section_html(one) for one in report.sections],
+            [section_html(one) for one in report.sections if one.lead or _on_page(one.blocks)],
             el("footer", f"{labels} Written by Flowright.".strip()),
         ),
     ]
@@ -92,8 +91,7 @@ def content_html(blocks: Iterable[ReportBlock]) -> list[Html | None]:
     """Render blocks below each other; neighbouring charts share rows, the dots of neighbouring
     scatters a key."""
     content: list[Html | None] = []
-    shown = [block for block in blocks if getattr(block, "where", "both") != "terminal"]
-    for is_chart, some in groupby(shown, lambda block: isinstance(block, ReportChart)):
+    for is_chart, some in groupby(_on_page(blocks), lambda block: isinstance(block, ReportChart)):
         if not is_chart:
             content += map(_block_html, some)
             continue
@@ -104,6 +102,10 @@ def content_html(blocks: Iterable[ReportBlock]) -> list[Html | None]:
         wide = len(drawn) <= MOST_WIDE and not isinstance(charts[0], ChangeChart)
         content.append(grid(drawn, "charts two" if wide else "charts"))
     return content
+
+
+def _on_page(blocks: Iterable[ReportBlock]) -> list[ReportBlock]:
+    return [block for block in blocks if getattr(block, "where", "both") != "terminal"]
 
 
 def _block_html(block: ReportBlock) -> Html | None:

@@ -1,0 +1,289 @@
+"""What an environment is: tasks, prompts, and what a completion means. The trainer knows prompts,
+completions and rewards; everything else of a run is asked of its environment.
+
+The configuration names one (``environment: workflow``, or ``package.module:factory`` for a user's
+own); see docs/extending.md.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from flowright.config.root import Config as RunConfig, EnvironmentSection
+from flowright.core.errors import ConfigError
+from flowright.data.contamination import TrainedOn
+from flowright.data.task import Task
+from flowright.environments.display import Display
+from flowright.environments.registry import ENVIRONMENTS
+from flowright.environments.rollout import Completion, Rollout, outcome_metrics
+from flowright.judging.verdict import Judge, JudgeQuery
+from flowright.llm.chat import Message
+from flowright.llm.counters import Counters
+from flowright.policy.sampling import Prompt, Tokenizer, render
+
+TokenCount = Callable[[Sequence[Message]], int]
+"""Tokens of messages in a chat template, with what begins the reply. Raises DataError for messages
+that the template refuses, such as a role that it does not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSets:
+    """The tasks of a run: to train on, and held out."""
+
+    train: Sequence[Task]
+    val: Sequence[Task]
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """A completion that is the same for every task; the policy is compared with it. ``shown``: in
+    the terminal's short table, too, which else has only the best of them."""
+
+    name: str
+    completion: str
+    shown: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """A prompt and some completions that answer it: what the embedded policy is cold-started on."""
+
+    messages: Sequence[Message]
+    completions: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingConversation:
+    """A conversation of fixed data, which ends with an answer, and its weight in the loss. Of two
+    that are compared the one with the larger weight is better, by the difference. ``every_turn``:
+    the answers before the last are trained on, too."""
+
+    messages: Sequence[Message]
+    weight: float = 1.0
+    every_turn: bool = False
+
+
+class Environment:
+    """The base of every environment, with defaults for all that a small one does not need: it has
+    to say :meth:`tasks` and :meth:`rollout`. Made of the configuration alone; what costs time or
+    may fail is opened by :meth:`open`."""
+
+    Config: ClassVar[type[EnvironmentSection]] = EnvironmentSection
+    """The keys of its own, at the root of a configuration under ``Config.key``."""
+
+    display: ClassVar[Display] = Display()
+    """How screens show its runs, from the run's files."""
+
+    aliases: ClassVar[Mapping[str, str]] = {}
+    """Further names of a step's metrics, and the metrics that they stand for: as others who do the
+    same call them. Written where the metric is."""
+
+    def __init__(self, config: RunConfig) -> None:
+        config.own(self.Config)  # made with its section
+        self.config = config
+
+    def tasks(self) -> TaskSets:
+        """The tasks of the configuration. Raises DataError."""
+        raise NotImplementedError
+
+    def read_tasks(self, name: str) -> Sequence[Task]:
+        """Tasks to measure on that are not the configuration's, by file name. Raises DataError."""
+        raise ConfigError(f"environment {self.config.environment}: reads no task files; got {name}")
+
+    def messages(self, task: Task) -> list[Message]:
+        """The prompt for a task, before the chat template. Where it is too long the last message
+        is cut in its middle."""
+        return [Message("user", task.problem)]
+
+    @property
+    def rolls_out(self) -> bool:
+        """Whether completions of its tasks can be graded: not where all there is to them is what
+        the data gives."""
+        return True
+
+    @property
+    def reward_bounds(self) -> tuple[float, float] | None:
+        """Between which bounds its rewards lie, where they are a matter of degree and not of right
+        and wrong: evaluations then tell the mean reward, and the best checkpoint is chosen by it
+        (``val/reward``). None: evaluations tell the share that is right by gold."""
+        return None
+
+    def steps(self, train: Sequence[Task]) -> int | None:
+        """How many steps a run on these tasks has, where the environment's keys say so; None:
+        ``grpo.steps``."""
+        return None
+
+    def fitted(self, tasks: TaskSets, tokens: TokenCount, limit: int) -> TaskSets:
+        """The tasks, without what a policy with this tokenizer and limit cannot be asked.
+        ``tokens`` counts those of messages in the chat template. Default: all; what is too long is
+        cut where it is asked. Raises DataError."""
+        return tasks
+
+    def forms(self, task: Task) -> Sequence[Task]:
+        """The ways in which a task is put to the policy, each a task with a prompt of its own: a
+        group's attempts are shared evenly among them and have one baseline. Such as a pair of
+        answers in both orders."""
+        return (task,)
+
+    def scaffolds(
+        self, task: Task, step: int, steps: int, attempts: int
+    ) -> Sequence[Sequence[Message]] | None:
+        """The messages from which each attempt at a task, or at one of its :meth:`forms`, is
+        sampled while training, at a step from 1 to ``steps``; it is learned on :meth:`messages`,
+        and measured on them. None: all are sampled from those, too. An attempt whose messages are
+        too long for ``policy.max_prompt_tokens`` is sampled from the task's own and counted
+        (``rollout/scaffold_left_out``). A function of its arguments and the configuration alone, so
+        that a resumed run repeats it."""
+        return None
+
+    def scaffold_shares(
+        self, task: Task, step: int, steps: int, attempts: int
+    ) -> Sequence[float] | None:
+        """How much of all that there is to show each of these attempts' :meth:`scaffolds` shows,
+        from 0 to 1, for the metric ``rollout/scaffold_share``; None where that is no number."""
+        return None
+
+    @asynccontextmanager
+    async def open(self, tasks: Sequence[Task]) -> AsyncIterator[None]:
+        """Open what rollouts of these tasks need, such as servers and sandboxes, and close it at
+        the end. Raises UserError with a line for everything that cannot be used."""
+        yield
+
+    async def rollout(self, groups: Sequence[Sequence[Completion]]) -> list[list[Rollout]]:
+        """Roll out all groups of a step at once; rollouts in the order of the completions. Whole
+        groups, because some rewards compare the attempts of a group. What goes wrong is a rollout
+        with a failure (:func:`flowright.core.errors.boundary`), never an exception."""
+        raise NotImplementedError
+
+    def judge_settings(self) -> Mapping[str, Any] | None:
+        """All that decides what its judge says of a query, as plain JSON: environments with equal
+        ones have one judge. None where single answers are not judged. Raises ConfigError."""
+        return None
+
+    def query(self, rollout: Rollout, key: str) -> JudgeQuery | None:
+        """What a judge is asked about an attempt, so that another judge can be asked the same;
+        None where the attempt has no answer. ``key`` names the attempt."""
+        return None
+
+    @asynccontextmanager
+    async def open_judge(self) -> AsyncIterator[Judge]:
+        """Its judge alone, for queries of :meth:`query`. Raises UserError with a line for
+        everything that cannot be used."""
+        raise ConfigError(f"environment {self.config.environment}: judges no single answers")
+        yield  # what makes it a generator
+
+    def summarise(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        """Metrics of some rollouts under the field's names; those without a value are left out."""
+        return outcome_metrics(rollouts)
+
+    def mix(self, rollouts: Sequence[Rollout]) -> dict[str, dict[str, float]]:
+        """By kind of task, the mean of what its attempts are made of; see ``display.mixes``."""
+        return {}
+
+    def record(self, rollout: Rollout) -> Mapping[str, Any]:
+        """What a record of a rollout holds beside what all have: plain JSON, under names that
+        ``display.blocks`` reads."""
+        return {}
+
+    def sample_text(self, rollout: Rollout) -> str:
+        """A completion as Markdown, for TensorBoard."""
+        return f"```\n{rollout.sample.text}\n```"
+
+    def baselines(self) -> Sequence[Baseline]:
+        """What the policy is compared with."""
+        return ()
+
+    def equal_tokens(self, policy: float, spent: Mapping[str, float]) -> Baseline | None:
+        """A baseline that spends about what the policy does: the policy's mean tokens of large
+        models for a task, and those of :meth:`baselines` by name."""
+        return None
+
+    def demonstrations(
+        self, tasks: Sequence[Task], count: int, completions: int, seed: int
+    ) -> list[Demonstration]:
+        """``count`` prompts, each with so many completions: what the embedded policy learns from
+        before the run. They may not give away which choice pays."""
+        raise ConfigError(
+            f"environment {self.config.environment}: has no demonstrations for the embedded "
+            "policy's cold start; set strategy_model to another model"
+        )
+
+    def training_conversations(self, task: Task) -> Sequence[TrainingConversation]:
+        """Return the task's conversations where ``grpo.loss`` trains on fixed data and nothing is
+        sampled: one, or the two that are compared."""
+        raise ConfigError(
+            f"environment {self.config.environment}: its data gives no answers to learn from; "
+            f"grpo.loss: {self.config.grpo.loss} needs some"
+        )
+
+    @property
+    def simulated(self) -> bool:
+        """Whether any number comes from a stand-in; every screen says so then."""
+        return False
+
+    def models(self) -> Mapping[str, Sequence[str]]:
+        """Return the names of the large models that rollouts ask, as the configuration has them, by
+        role (``executor``, ``judge``); empty where that is not known."""
+        return {}
+
+    def counters(self) -> Sequence[Counters]:
+        """What its servers were asked: the metrics ``servers/*`` of a step."""
+        return ()
+
+    def state(self, without: Sequence[str] = ()) -> Any:
+        """What an open environment remembers of earlier rollouts and a resumed run has to know
+        again, such as verdicts: plain JSON, or None for nothing. ``without``: beginnings of the
+        keys of completions that will be rolled out again, as if for the first time."""
+        return None
+
+    def restore(self, state: Any) -> None:
+        """Know again what :meth:`state` told; the environment is open, and has rolled out
+        nothing."""
+
+    def about(self) -> Mapping[str, Any]:
+        """What ``state.json`` says of an open environment, for the heads of screens. A list
+        ``warnings`` is shown on all of them."""
+        return {}
+
+    def task_notes(self) -> Sequence[str]:
+        """What there is to say of the tasks that were loaded and :meth:`fitted`, such as rows that
+        were left out: lines of the dry run and of a start."""
+        return ()
+
+    def planned_calls(self, train: Sequence[Task]) -> Mapping[str, float]:
+        """How often an attempt at these tasks asks the large models, by role (``executor``,
+        ``judge``), as far as that is known before any; for the dry run's plan."""
+        return {}
+
+    def trained_on(self) -> TrainedOn | None:
+        """Names and hashes of what a policy is trained on here, held-out tasks included, for the
+        run's ``trained_on.json``; None where nothing that is trained is measured by conversations.
+        Asked after :meth:`tasks`."""
+        return None
+
+    def introduction(self) -> Sequence[str]:
+        """The terminal's lines on an open environment, before the first step."""
+        return ()
+
+    def checks(self) -> Sequence[tuple[str, Callable[[], Awaitable[str]]]]:
+        """What a dry run looks at, by name: a line about what was found, or UserError."""
+        return ()
+
+
+def make_environment(config: RunConfig) -> Environment:
+    """The environment that the configuration names. Raises ConfigError."""
+    made = ENVIRONMENTS.load(config.environment)(config)
+    if not isinstance(made, Environment):
+        raise ConfigError(
+            f"environment: {config.environment} makes a {type(made).__name__}; a subclass of "
+            "flowright.environments.base.Environment is needed"
+        )
+    return made
+
+
+def prompt_encoder(
+    environment: Environment, tokenizer: Tokenizer, max_tokens: int
+) -> Callable[[Task], Prompt]:
+    """From a task to the policy's prompt tokens, cut to ``max_tokens``."""
+    return lambda task: render(environment.messages(task), tokenizer, max_tokens)

@@ -1,0 +1,325 @@
+"""What an answer is worth and why, in one form for all kinds of rewards: a number, or a failure of
+ours and no number, and what was looked at.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
+
+from flowright.core.errors import Failure, Reason, boundary
+from flowright.core.off_loop import off_loop
+from flowright.criteria.constraints.checkers import Prompt, verdicts
+from flowright.criteria.rubrics.rows import RubricRow, VerifRow
+from flowright.environments.instructions.config import InstructionsSection, Rules
+from flowright.environments.instructions.tasks import InstructionTask, Row
+from flowright.environments.rollout import UNSCORED, Completion, Reward, Rollout, mean_of
+from flowright.grading import Gold
+from flowright.judging.rubrics.rewards import RubricGrade, RubricReward, VerifGrade, VerifReward
+from flowright.judging.verdict import Judge, JudgeQuery, Status, Verdict
+from flowright.llm.chat import Usage
+from flowright.llm.replies import spoken_answer
+
+By = Literal["judge", "rule"]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One thing that an answer was to do or not to do: who decided, and whether it holds; None
+    where nobody said. ``points`` is what it is worth, where the data says so."""
+
+    text: str
+    by: By
+    met: bool | None
+    points: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InstructionGrade:
+    """What became of one answer.
+
+    ``value`` is its reward in [0, 1], None where there is none, and ``failure`` then says why; it
+    is ours. ``verdict`` stands for what the judge and the rules said, None of checkers alone.
+    ``gold`` is of checkers: whether all are followed. ``floored``: the answer is empty or
+    kept the judge from judging it, and earns the least. ``faults`` name rules that failed by
+    themselves.
+    """
+
+    value: float | None
+    parts: tuple[Part, ...]
+    failure: Failure | None = None
+    verdict: Verdict | None = None
+    gold: Gold | None = None
+    floored: bool = False
+    faults: tuple[str, ...] = ()
+    reason: str = ""
+    words: int = 0
+
+    @property
+    def ungraded(self) -> float:
+        """The share of the parts that nobody graded; of a floored answer, which is graded as a
+        whole, 0."""
+        if self.floored or not self.parts:
+            return 0.0
+        return sum(part.met is None for part in self.parts) / len(self.parts)
+
+
+class Grader(Protocol):
+    """Grades the answers to the tasks of one kind of reward."""
+
+    async def grade(self, task: InstructionTask, completion: Completion) -> InstructionGrade: ...
+
+
+class ConstraintGrader:
+    """By the checkers of IFEval and IFBench, in this process: nobody is asked."""
+
+    def __init__(self, section: InstructionsSection) -> None:
+        self._section = section
+
+    async def grade(self, task: InstructionTask, completion: Completion) -> InstructionGrade:
+        return (await self.read(task, completion))[1]
+
+    async def read(
+        self, task: InstructionTask, completion: Completion
+    ) -> tuple[str, InstructionGrade]:
+        """What the completion says to a reader, and its grade."""
+        section, row = self._section, task.row
+        assert isinstance(row, Prompt)
+        text = completion.sample.text
+
+        def checked() -> tuple[str, tuple[bool, ...]]:
+            spoken = spoken_answer(text)
+            strict, loose = verdicts(row, spoken, section.checkers)
+            return spoken, strict if section.reading == "strict" else loose
+
+        spoken, followed = await off_loop(checked, text)
+        share = sum(followed) / len(followed)
+        value = share if section.constraints_score == "share" else float(all(followed))
+        parts = tuple(
+            Part(_told(name, values), "rule", met)
+            for name, values, met in zip(row.ids, row.arguments, followed, strict=True)
+        )
+        gold = Gold(all(followed), f"{section.checkers}, {section.reading}")
+        return spoken, InstructionGrade(
+            value, parts, gold=gold, floored=not spoken.strip(), words=len(spoken.split())
+        )
+
+
+class JudgedGrader:
+    """By the judge's score of the answer. It is shown the prompt, and neither criteria nor a
+    reference; the checkers say what the answer is worth (gold), and reward nobody.
+
+    ``instruction`` is asked in the place of the wording's; empty for that.
+    """
+
+    def __init__(self, judge: Judge, section: InstructionsSection, instruction: str = "") -> None:
+        self._judge, self._instruction = judge, instruction
+        self._checkers = ConstraintGrader(section)
+
+    async def grade(self, task: InstructionTask, completion: Completion) -> InstructionGrade:
+        spoken, checked = await self._checkers.read(task, completion)
+        query = JudgeQuery(
+            task.question, spoken, "", instruction=self._instruction, key=completion.key
+        )
+        verdict = await self._judge.judge(query)
+        lost = f"{verdict.status}: {verdict.reason}"
+        return replace(
+            checked,
+            value=verdict.score,
+            verdict=verdict,
+            failure=None if verdict.score is not None else Failure(Reason.JUDGE_FAILED, lost),
+            floored=checked.floored or verdict.source == "floor",
+            reason=verdict.reason,
+        )
+
+
+def _told(name: str, values: object) -> str:
+    given = {k: v for k, v in values.items() if v is not None} if isinstance(values, dict) else {}
+    return " ".join([name, *(f"{key}={value!r}" for key, value in given.items())])
+
+
+class RubricGrader:
+    """By the points of a rubric's criteria."""
+
+    def __init__(self, reward: RubricReward, right: float) -> None:
+        self._reward, self._right = reward, right
+
+    async def grade(self, task: InstructionTask, completion: Completion) -> InstructionGrade:
+        row = task.row
+        assert isinstance(row, RubricRow)
+        grade = await self._reward.grade(row, completion.sample.text, completion.key)
+        parts = tuple(
+            Part(item.criterion, "judge" if item.rule is None else "rule", met, item.points)
+            for item, met in zip(row.items, grade.met, strict=True)
+        )
+        return InstructionGrade(
+            grade.value,
+            parts,
+            grade.failure,
+            _one_verdict(grade, self._right),
+            floored=grade.floored,
+            reason=grade.reason,
+            words=await _words(completion.sample.text),
+        )
+
+
+class VerifGrader:
+    """By VerIF: the share of the rules, times one verdict on all soft constraints."""
+
+    def __init__(self, reward: VerifReward, rules: Rules, right: float) -> None:
+        self._reward, self._rules, self._right = reward, rules, right
+
+    async def grade(self, task: InstructionTask, completion: Completion) -> InstructionGrade:
+        row = task.row
+        assert isinstance(row, VerifRow)
+        grade = await self._reward.grade(row, completion.sample.text, completion.key)
+        return InstructionGrade(
+            grade.value,
+            self._parts(row, grade),
+            grade.failure,
+            _one_verdict(grade, self._right),
+            floored=grade.floored,
+            faults=grade.faults,
+            reason=grade.reason,
+            words=await _words(completion.sample.text),
+        )
+
+    def _parts(self, row: VerifRow, grade: VerifGrade) -> tuple[Part, ...]:
+        """The rules that were run, and all that the judge was asked about as one."""
+        kinds = ("soft", "rule") if self._rules == "skip" else ("soft",)
+        soft = "\n".join(c.text for c in row.constraints if c.kind in kinds)
+        run = [c for c in row.constraints if c.kind == "rule"] if self._rules == "run" else []
+        results = grade.rules or (None,) * len(run)
+        ruled = [
+            Part(constraint.text, "rule", result.followed if result is not None else None)
+            for constraint, result in zip(run, results, strict=True)
+        ]
+        return (*ruled, *([Part(soft, "judge", grade.soft)] if soft else []))
+
+
+async def _words(text: str) -> int:
+    return await off_loop(lambda: len(spoken_answer(text).split()), text)
+
+
+def _one_verdict(grade: RubricGrade | VerifGrade, right: float) -> Verdict | None:
+    """The judge's verdicts on one answer as one, whose score is the answer's reward, rules
+    included; of an answer without a reward, the status of the first that failed. An answer about
+    which nobody was asked has the rules' verdict, or that of its being empty."""
+    verdicts, value = grade.verdicts, grade.value
+    if not verdicts and value is None:
+        return None
+    failed: list[Status] = [verdict.status for verdict in verdicts if verdict.status != "ok"]
+    return Verdict(
+        score=value,
+        correct=None if value is None else value >= right,
+        source="floor" if grade.floored else "llm" if verdicts else "rule",
+        status="ok" if value is not None else failed[0] if failed else "abstain",
+        reason=grade.reason or (grade.failure.message if grade.failure else ""),
+        attempts=sum(verdict.attempts for verdict in verdicts),
+        judge=verdicts[0].judge if verdicts else "",
+        usage=sum((verdict.usage for verdict in verdicts), Usage()),
+        seconds=sum(verdict.seconds for verdict in verdicts),
+        members=verdicts,
+    )
+
+
+def judge_calls(row: Row, section: InstructionsSection) -> int:
+    """How often the judge is asked about an answer to the row where all goes well."""
+    if isinstance(row, RubricRow):
+        asked = sum(item.rule is None for item in row.items)
+        return asked if section.criteria_calls == "each" else min(1, asked)
+    if isinstance(row, VerifRow):
+        soft = any(constraint.kind == "soft" for constraint in row.constraints)
+        return int(soft or section.rules == "skip")
+    return int(section.reward == "judge")
+
+
+def grade_of(rollout: Rollout) -> InstructionGrade | None:
+    """None where the grading itself failed."""
+    return rollout.details if isinstance(rollout.details, InstructionGrade) else None
+
+
+def instruction_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Metrics of some attempts; those without a value are left out.
+
+    - ``reward/by_source/<source>``: mean reward of the scored answers to prompts of a dataset;
+    - ``instructions/met``, ``instructions/met_by_rule``, ``instructions/met_by_judge``: share of
+      what was graded that holds; of criteria with points above 0 where a rubric has points;
+    - ``instructions/penalties_met``: the same of criteria with points below 0;
+    - ``instructions/ungraded``: share of what should have been graded that nobody graded;
+    - ``instructions/rule_faults``: rules that failed by themselves, as a mean per answer;
+    - ``instructions/floored``: share of the answers that are empty or keep the judge from judging;
+    - ``instructions/words``: mean length of an answer, ``instructions/cut``: share that hit
+      ``policy.max_new_tokens``.
+    """
+    known = [grade for rollout in rollouts if (grade := grade_of(rollout))]
+    parts = [part for grade in known for part in grade.parts if part.met is not None]
+    wanted = [part for part in parts if part.points is None or part.points > 0]
+    penalties = [float(bool(part.met)) for part in parts if part.points and part.points < 0]
+    by = {
+        who: [float(bool(part.met)) for part in wanted if part.by == who]
+        for who in ("rule", "judge")
+    }
+    return {
+        **_by_source(rollouts),
+        **mean_of("instructions/met", [value for values in by.values() for value in values]),
+        **mean_of("instructions/met_by_rule", by["rule"]),
+        **mean_of("instructions/met_by_judge", by["judge"]),
+        **mean_of("instructions/penalties_met", penalties),
+        **mean_of("instructions/ungraded", [grade.ungraded for grade in known]),
+        **mean_of("instructions/rule_faults", [float(len(grade.faults)) for grade in known]),
+        **mean_of("instructions/floored", [float(grade.floored) for grade in known]),
+        **mean_of("instructions/words", [float(grade.words) for grade in known]),
+        **mean_of(
+            "instructions/cut",
+            [float(rollout.sample.finish_reason == "length") for rollout in rollouts],
+        ),
+    }
+
+
+def _by_source(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for source in dict.fromkeys(rollout.task.source for rollout in rollouts):
+        some = [
+            value
+            for rollout in rollouts
+            if rollout.task.source == source and (value := rollout.reward.value) is not None
+        ]
+        found |= mean_of(f"reward/by_source/{source}", some)
+    return found
+
+
+_KEPT_CHARS = 2_000  # of a criterion in a record
+
+
+async def roll_out(grader: Grader, groups: Sequence[Sequence[Completion]]) -> list[list[Rollout]]:
+    """The rollouts of groups, in their order."""
+    graded = [_graded(grader, completion) for group in groups for completion in group]
+    rollouts = iter(await asyncio.gather(*graded))
+    return [[next(rollouts) for _ in group] for group in groups]
+
+
+async def _graded(grader: Grader, completion: Completion) -> Rollout:
+    task, sample = completion.task, completion.sample
+    assert isinstance(task, InstructionTask)
+    grade: InstructionGrade | None = None
+    with boundary("grading") as caught:
+        grade = await grader.grade(task, completion)
+    if grade is None:
+        return Rollout(task, sample, UNSCORED, caught.failure)
+    value = grade.value
+    reward = UNSCORED if value is None else Reward(value, {"correctness": value})
+    return Rollout(task, sample, reward, grade.failure, grade.verdict, grade.gold, details=grade)
+
+
+def record_of(rollout: Rollout) -> dict[str, Any]:
+    """The fields of a record that are an answer's."""
+    grade = grade_of(rollout)
+    if grade is None:
+        return {}
+    parts = [
+        {"text": part.text[:_KEPT_CHARS], "by": part.by, "met": part.met, "points": part.points}
+        for part in grade.parts
+    ]
+    told = {"floored": grade.floored, "faults": [*grade.faults], "reason": grade.reason}
+    return {"instructions": {"parts": parts, "words": grade.words, **told}}

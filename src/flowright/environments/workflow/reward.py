@@ -1,0 +1,151 @@
+"""From a completion to a reward: read the workflow, run it, check its answer, judge it.
+
+Where a gold check exists it is computed beside the verdict (law 3); the reward is the judge's.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from flowright.config.judge import JudgeSection
+from flowright.config.workflow import RewardSection
+from flowright.core.errors import Failure, FailureError, Reason, boundary
+from flowright.data.task import Problem
+from flowright.environments.rollout import Completion, Rollout, Spent, plain, reward_of, with_cost
+from flowright.grading import Gold, gold_check
+from flowright.grading.gold import algebra
+from flowright.judging.audit import agreement_with_gold
+from flowright.judging.build import rules_alone
+from flowright.judging.verdict import Judge, JudgeQuery, Verdict, task_query
+from flowright.sandbox import Sandbox
+from flowright.workflows.executor import Execution, Executor
+from flowright.workflows.source import Workflow
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowDetails:
+    """What only workflows have of a rollout: the program, and how it ran; None where a failure cut
+    that off."""
+
+    workflow: Workflow | None = None
+    execution: Execution | None = None
+
+
+def details_of(rollout: Rollout) -> WorkflowDetails:
+    """Those of a workflow's rollout; of one that has none, nothing."""
+    details = rollout.details or WorkflowDetails()
+    assert isinstance(details, WorkflowDetails)
+    return details
+
+
+def workflow_record(rollout: Rollout) -> dict[str, Any]:
+    """The fields of a record that are a workflow's."""
+    details = details_of(rollout)
+    return {"workflow": plain(details.workflow), "execution": plain(details.execution)}
+
+
+def query_about(rollout: Rollout, key: str) -> JudgeQuery | None:
+    """What a judge is asked about a workflow's answer; None where it gave none, or where nothing
+    was seen of a program's tests."""
+    execution, gold, task = details_of(rollout).execution, rollout.gold, rollout.task
+    if execution is None or execution.answer is None or gold is None:
+        return None
+    assert isinstance(task, Problem)
+    if task.kind == "code" and gold.correct is None:
+        return None
+    return task_query(task, execution.answer, key, gold.evidence, gold.correct)
+
+
+class WorkflowRollouts:
+    """Rolls out workflows, for one event loop. ``trust``: what becomes of a judge that is found
+    out."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        judge: Judge,
+        sandbox: Sandbox,
+        rewards: RewardSection,
+        trust: JudgeSection | None = None,
+    ) -> None:
+        self._executor = executor
+        self._judge = judge
+        self._sandbox = sandbox
+        self._rewards = rewards
+        self._trust = trust or JudgeSection()
+
+    async def rollout(self, groups: Sequence[Sequence[Completion]]) -> list[list[Rollout]]:
+        flat = [completion for group in groups for completion in group]
+        judged = await asyncio.gather(*(self._one(item) for item in flat))
+        rollouts = iter(await self._trusted(judged))
+        return [self._costed([next(rollouts) for _ in group]) for group in groups]
+
+    async def _one(self, completion: Completion) -> Rollout:
+        task, sample = completion.task, completion.sample
+        assert isinstance(task, Problem)
+        workflow: Workflow | None = None
+        execution: Execution | None = None
+        gold: Gold | None = None
+        verdict: Verdict | None = None
+        with boundary("rollout") as caught:
+            workflow = await self._executor.validate(sample.text, sample.finish_reason)
+            execution = await self._executor.execute(workflow, task, completion.key)
+            if execution.answer is None:
+                failure = execution.failure
+                assert failure is not None
+                raise FailureError(failure.reason, failure.message, failure.line)
+            gold = await gold_check(task, execution.answer, self._sandbox)
+            if task.kind == "code" and gold.correct is None:
+                # Its tests were not run: a judge would have nothing but the program's looks.
+                raise FailureError(Reason.SANDBOX_LOST, gold.detail)
+            query = task_query(task, execution.answer, completion.key, gold.evidence, gold.correct)
+            verdict = await self._judge.judge(query)
+            if verdict.status != "ok":
+                raise FailureError(Reason.JUDGE_FAILED, f"{verdict.status}: {verdict.reason}")
+        reward = reward_of(caught.failure, verdict, self._rewards)
+        spent = execution and Spent(
+            execution.usage.calls, execution.usage.tokens, execution.seconds
+        )
+        details = WorkflowDetails(workflow, execution)
+        return Rollout(task, sample, reward, caught.failure, verdict, gold, spent, details)
+
+    async def _trusted(self, rollouts: Sequence[Rollout]) -> Sequence[Rollout]:
+        """The rollouts, by rules where the judge was found out (``judge.low_agreement: rules``).
+        Nothing is remembered: each step is its own case, so that a resumed run sees it alike."""
+        if self._trust.low_agreement != "rules":
+            return rollouts
+        found = agreement_with_gold([r.verdict for r in rollouts], [r.gold for r in rollouts])
+        if found is None or found >= self._trust.min_agreement:
+            return rollouts
+        return await asyncio.gather(*(self._ruled(rollout, found) for rollout in rollouts))
+
+    async def _ruled(self, rollout: Rollout, found: float) -> Rollout:
+        """The rollout with the rules' verdict, the judge's kept as its member; unscored where no
+        rule decides, whatever the answer."""
+        judged, execution, gold = rollout.verdict, details_of(rollout).execution, rollout.gold
+        if judged is None or judged.status != "ok" or gold is None:
+            return rollout
+        assert execution is not None and execution.answer is not None
+        assert isinstance(rollout.task, Problem)
+        query = task_query(rollout.task, execution.answer, "", gold.evidence, gold.correct)
+        ruled = await rules_alone(algebra(self._sandbox)).judge(query)
+        why = f"the judge agreed with gold on {found:.0%} of the step"
+        verdict = replace(
+            ruled,
+            source="floor" if ruled.source == "floor" else "rule_fallback",
+            reason=f"{ruled.reason} ({why})",
+            attempts=judged.attempts,
+            usage=judged.usage,
+            members=(judged,),
+        )
+        failure = rollout.failure
+        if verdict.status != "ok":
+            failure = Failure(Reason.JUDGE_FAILED, f"{why}, and {ruled.reason}")
+        reward = reward_of(failure, verdict, self._rewards)
+        return replace(rollout, verdict=verdict, failure=failure, reward=reward)
+
+    def _costed(self, group: list[Rollout]) -> list[Rollout]:
+        tokens = [r.spent.tokens if r.spent else 0 for r in group]
+        rewards = with_cost([r.reward for r in group], tokens, self._rewards)
+        return [rollout.rewarded(reward) for rollout, reward in zip(group, rewards, strict=True)]
