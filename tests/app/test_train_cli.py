@@ -3,11 +3,38 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+from flowright.cli.commands import main
+
 ROOT = Path(__file__).parents[2]
+
+
+class Called(NamedTuple):
+    """What a subcommand did in this process."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def flowright(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., Called]:
+    """Call a subcommand in the checkout's folder."""
+    monkeypatch.chdir(ROOT)
+
+    def call(*arguments: str) -> Called:
+        capfd.readouterr()
+        code = main(arguments)
+        return Called(code, *capfd.readouterr())
+
+    return call
 
 
 def train(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -57,8 +84,10 @@ except SystemExit as end:
         ),
     ],
 )
-def test_a_configuration_mistake_is_one_line_and_exit_2(arguments: list[str], told: str) -> None:
-    done = train("--config", *arguments)
+def test_a_configuration_mistake_is_one_line_and_exit_2(
+    flowright: Callable[..., Called], arguments: list[str], told: str
+) -> None:
+    done = flowright("train", "--config", *arguments)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"{told}\n")
 
 
@@ -102,7 +131,7 @@ def test_the_dry_run_names_every_missing_thing_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dry", [("--dry-run",), ()])
 def test_problems_that_are_too_few_are_named_before_anything_is_loaded(
-    tmp_path: Path, dry: tuple[str, ...]
+    flowright: Callable[..., Called], tmp_path: Path, dry: tuple[str, ...]
 ) -> None:
     empty, one, other = (tmp_path / f"{name}.jsonl" for name in ("empty", "one", "other"))
     empty.write_text("")
@@ -114,8 +143,14 @@ def test_problems_that_are_too_few_are_named_before_anything_is_loaded(
         (one, empty, ["train_dataset: 1 problem in", f"val_dataset: no problem in {empty}"]),
         (one, other, [f"train_dataset: 1 problem in {one}, fewer than a step's 30; give more"]),
     ):
-        done = train(
-            *("--config", "config/quickstart.yaml", *dry, f"run.output_dir={tmp_path}/out"),
+        done = flowright(
+            *(
+                "train",
+                "--config",
+                "config/quickstart.yaml",
+                *dry,
+                f"run.output_dir={tmp_path}/out",
+            ),
             *(f"train_dataset={train_file}", f"val_dataset={val_file}"),
         )
         assert done.returncode == 2, done.stdout
@@ -126,9 +161,11 @@ def test_problems_that_are_too_few_are_named_before_anything_is_loaded(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_model_that_no_file_names_is_told_before_anything_is_loaded(tmp_path: Path) -> None:
-    done = train(
-        *("--config", "config/quickstart.yaml", f"run.output_dir={tmp_path}/out"),
+def test_a_model_that_no_file_names_is_told_before_anything_is_loaded(
+    flowright: Callable[..., Called], tmp_path: Path
+) -> None:
+    done = flowright(
+        *("train", "--config", "config/quickstart.yaml", f"run.output_dir={tmp_path}/out"),
         "aflow_executor_model=simulatd",
     )
     assert done.returncode == 2 and "loading" not in done.stdout
@@ -137,19 +174,13 @@ def test_a_model_that_no_file_names_is_told_before_anything_is_loaded(tmp_path: 
 
 
 def test_an_evaluation_of_what_is_not_there_is_named_before_anything_is_loaded(
-    tmp_path: Path,
+    flowright: Callable[..., Called], tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
-    done = subprocess.run(
-        [
-            *(sys.executable, "scripts/evaluate.py", "--config", "config/quickstart.yaml"),
-            *("--checkpoint", f"{tmp_path}/none", "--out", f"{tmp_path}/file/out"),
-            *("--data", f"{tmp_path}/none.jsonl"),
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
+    done = flowright(
+        *("evaluate", "--config", "config/quickstart.yaml"),
+        *("--checkpoint", f"{tmp_path}/none", "--out", f"{tmp_path}/file/out"),
+        *("--data", f"{tmp_path}/none.jsonl"),
     )
     assert done.returncode == 2
     missing, unwritable, data = done.stderr.splitlines()
