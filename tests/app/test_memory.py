@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
-from flowright.app.device import GIB, MemoryDemand, memory_table
+from flowright.app.device import GIB, MemoryDemand, memory_summary, memory_table
 from flowright.app.preflight import dry_run
 from flowright.config.grpo import GrpoSection
 from flowright.config.policy import LoraSection, PolicySection
@@ -368,7 +368,7 @@ def test_shape_of_a_model_without_contents() -> None:
 def test_the_knobs_that_make_it_fit() -> None:
     demand = qwen(decode_batch=256)
     assert demand.shortage(200 * GIB) is None
-    assert demand.announce(200 * GIB) == [f"memory    {summary(demand.plan)}"]
+    assert demand.announce(200 * GIB) == [f"memory    {memory_summary(demand.plan)}"]
     short = demand.shortage(80 * GIB)
     assert short is not None
     assert "it fits with policy.gradient_checkpointing: true" in short

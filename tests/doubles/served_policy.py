@@ -7,7 +7,6 @@ from pathlib import Path
 from workflow_doubles import ScriptedModel, ScriptedSandbox
 
 from flowright.app.ask_policy import Draws, ServedRun, WorkflowPolicy
-from flowright.config.workflow import WorkflowSection
 from flowright.environments.base import Environment, TaskSets
 from flowright.environments.registry import make_config
 from flowright.policy.sampling import Prompt, Sample
@@ -28,7 +27,7 @@ async def author(
 ) -> AsyncIterator[WorkflowPolicy]:
     """One whose every draw gives the first of these completions."""
     model = model or ScriptedModel()
-    config = make_config(workflow=WorkflowSection(workers=workers))
+    config = make_config(workflow={"workers": workers})
 
     async def draw(prompt: tuple[int, ...], ask: Draws) -> list[Sample]:
         return [Sample((1, 2, 3), (), text, "stop", 1) for text in completions[: ask.samples]]

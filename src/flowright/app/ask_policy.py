@@ -340,7 +340,7 @@ def event_text(event: Event) -> str:
         return f"{head}\n\n{fenced(event.workflow.source.rstrip(), 'python')}\n\n"
     if isinstance(event, AnswerAttempt):
         assert event.failure is not None
-        return f"- {fault_of(event.failure)}\n\n"
+        return f"- {blame_line(event.failure)}\n\n"
     return f"- {call_line(event)}\n"
 
 
@@ -456,7 +456,7 @@ async def _answered(opening: ServedRun, request: QuestionRequest, console: Conso
     if outcome.failure is None:
         return 0
     if not request.as_json:
-        say(console, f"no answer: {visible(fault_of(outcome.failure))}")
+        say(console, f"no answer: {visible(blame_line(outcome.failure))}")
     return POLICY_FAILED if outcome.failure.blame is Blame.POLICY else WE_FAILED
 
 
@@ -476,7 +476,7 @@ def _lines(author: WorkflowPolicy, outcome: Answer) -> list[str]:
         lines.append("cut       the policy was shown a part of the question; the workflow gets all")
     for number, attempt in enumerate(outcome.attempts[:-1]):
         assert attempt.failure is not None
-        lines.append(f"passed over, workflow {number + 1}: {fault_of(attempt.failure)}")
+        lines.append(f"passed over, workflow {number + 1}: {blame_line(attempt.failure)}")
     last = outcome.last
     if last is not None:
         lines.append(f"workflow  {len(outcome.attempts)} of {outcome.drawn}")

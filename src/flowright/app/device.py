@@ -97,7 +97,7 @@ class MemoryDemand:
         not fit. Raises ConfigError where what no knob lowers does not."""
         if self.least > available:
             raise ConfigError(f"strategy_model: {self.shortage(available)}")
-        lines = [f"memory    {summary(self.plan)}"]
+        lines = [f"memory    {memory_summary(self.plan)}"]
         shortage = self.shortage(available)
         if shortage is not None:
             what = "GPU" if self.device == "cuda" else "machine"

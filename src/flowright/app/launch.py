@@ -154,7 +154,7 @@ def evaluate(
             show_papers(evaluation, data, console)
     drawn = f"\nplot      {plot}" if plot else ""
     console.print(f"written   {out / 'evaluation.json'}{drawn}", highlight=False)
-    open_run = here(f"python scripts/view.py {shlex.quote(str(out))}")
+    look = here(f"python scripts/view.py {shlex.quote(str(out))}")
     console.print(f"attempts  {look}", highlight=False, markup=False, soft_wrap=True)
     return 0
 

@@ -386,7 +386,7 @@ class PolicyApp(Starlette):
             work.cancel()  # does nothing to work that is done
             await asyncio.wait({work})
 
-    def _end(self, work: "asyncio.Task[Outcome]", question: Question, reply: Reply) -> list[bytes]:
+    def _end(self, work: "asyncio.Task[Answer]", question: Question, reply: Reply) -> list[bytes]:
         """The events after the trace."""
         try:
             outcome = work.result()

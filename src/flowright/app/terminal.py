@@ -23,7 +23,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from flowright.app.device import MemoryDemand, look_at_device
+from flowright.app.device import MemoryDemand, look_at_device, memory_summary
 from flowright.config.policy import TINY
 from flowright.config.root import Config
 from flowright.core.checkout import here
@@ -227,7 +227,7 @@ def memory_lines(config: Config, policy: Policy) -> list[str]:
     shape = shape_of(policy.causal_lm, config.policy)
     demand = MemoryDemand(shape, config.policy, config.grpo, policy.gpus, policy.device.type)
     _, *warnings = look_at_device(config, demand, policy.device)
-    return [f"memory    {summary(demand.plan)}", *warnings]
+    return [f"memory    {memory_summary(demand.plan)}", *warnings]
 
 
 def note_best(path: Path, best: Best | None, step: int, reporter: Reporter) -> None:
