@@ -351,7 +351,7 @@ def test_a_run_says_how_far_off_its_plan_was(tmp_path: Path) -> None:
     assert "within 15%: policy tokens in 0.05, " in off and "judge calls 0.00" in off
     page = write_report(run.path).read_text()
     assert "Plan and run" in page and "executor tokens in" in page and "4M" in page
-    assert "<th>usd</th>" in page and "0.22" in page
+    assert ">usd</th>" in page and "0.22" in page
 
 
 def settled(path: Path, basis: Basis, *more: str) -> list[str]:
