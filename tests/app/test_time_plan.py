@@ -206,11 +206,13 @@ def test_stages_overlap_where_rollouts_run_ahead(tmp_path: Path) -> None:
 
 def test_gpus_that_keep_each_other_busy_and_the_price(tmp_path: Path) -> None:
     """Two executor GPUs are busy 6 of 20 s: 0.6 would do for one trainer."""
-    prices = ("plan.usd_per_gpu_hour=3.6", "plan.judge.usd_per_million_in=1000")
+    judge = ("plan.judge.usd_per_million_in=1000", "plan.judge.usd_per_million_out=500")
+    prices = ("plan.usd_per_gpu_hour=3.6", *judge)
     plan = planned(tmp_path, BASIS, *prices)
     assert plan.balance == pytest.approx(2 * 6 / 20)
     assert plan.usd["GPUs"] == pytest.approx(3 * 3.6 * plan.total["seconds"] / 3600)
-    assert plan.usd["tokens"] == pytest.approx(plan.total["judge_tokens_in"] / 1000)
+    read, written = plan.total["judge_tokens_in"], plan.total["judge_tokens_out"]
+    assert plan.usd["tokens"] == pytest.approx(read / 1000 + written / 2000)
     shown = "\n".join(lines(plan))
     assert "executor GPUs per trainer GPU that keep both busy: 0.6" in shown
     assert "USD" in shown and "at most" not in shown

@@ -50,10 +50,6 @@ class WarmStartSection(SftSection):
     """Drawn for each of them; equal ones count once."""
     attempts: Positive = 1
     """So often each is run."""
-    least_passed: float = Field(default=0.5, gt=0, le=1)
-    """Kept are those of whose attempts at least this share passed."""
-    completions_per_prompt: Positive = 4
-    """Of those kept for a problem, drawn anew whenever a step trains on it."""
     enough_valid: Fraction = 0.8
     """No warm start is needed where so many of the policy's own completions are valid."""
     probes: Positive = 24
@@ -158,8 +154,6 @@ class VllmSection(Section):
     """Requests in flight, over all servers."""
     request_seconds: Seconds = 600.0
     """Timeout of one attempt at a completion."""
-    load_seconds: Seconds = 120.0
-    """Timeout of loading an adapter."""
     attempts: Positive = 5
     """Attempts at a request that a server answers with an error."""
     backoff_seconds: Seconds = 0.5

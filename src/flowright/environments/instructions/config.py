@@ -11,7 +11,6 @@ from flowright.config.root import Config, EnvironmentSection
 from flowright.config.section import (
     Fraction,
     Name,
-    NonNegative,
     Positive,
     PositiveFloat,
     Section,
@@ -123,8 +122,6 @@ class InstructionsSection(EnvironmentSection):
     """Of the checkers: as the benchmarks' own programs decide, or as the instruction reads
     (docs/instructions.md)."""
     scaffolding: ScaffoldingSection = ScaffoldingSection()
-    show_left_out: NonNegative = 3
-    """Unusable rows that are named for each reason, at the start of a run."""
 
     @model_validator(mode="after")
     def _has_its_data(self) -> "InstructionsSection":

@@ -9,7 +9,6 @@ from flowright.config.root import Config, EnvironmentSection
 from flowright.config.section import (
     Fraction,
     Name,
-    NonNegative,
     Positive,
     PositiveFloat,
     Section,
@@ -104,8 +103,6 @@ class JudgingSection(EnvironmentSection):
     """Rows against one-token attacks, as a share of the rows to train on."""
     opened_thought: bool = False
     """Whether the chat template ends the prompt with `<think>`, so that no completion has it."""
-    show_left_out: NonNegative = 3
-    """Unusable rows that are named for each reason, at the start of a run."""
 
     @property
     def states_confidence(self) -> bool:
