@@ -108,7 +108,7 @@ class _WarmStart:
             path = base_model(config, self._environment, train, progress)
         policy = load_policy(path, config.policy, section.seed)
         origin = origin_of(path)
-        words = origin.words if origin else path
+        words = origin.summary if origin else path
         self._say(f"policy    {words}, on {policy.device}")
         check_sharing(policy, config.grpo)
         async with self._environment.open(tasks):
