@@ -32,7 +32,7 @@ from flowright.config.workflow import RewardSection, WorkflowSection
 from flowright.core.errors import FailureError, Reason
 from flowright.data.task import Problem
 from flowright.environments.rollout import Completion, Rollout
-from flowright.environments.workflow.rollout import WorkflowRollouts
+from flowright.environments.workflow.reward import WorkflowRollouts
 from flowright.grading.text import extract_answer
 from flowright.grpo.advantages import group_advantages
 from flowright.judging.build import build_judge

@@ -23,10 +23,9 @@ from flowright.criteria.rubrics import replies as rubric_replies
 from flowright.data.preferences import Turn
 from flowright.data.task import Kind, Problem
 from flowright.environments import rollout as records
-from flowright.environments.judging import frames, reading as judgements
+from flowright.environments.judging import frames, frames as judgements
 from flowright.environments.judging.rows import PointwiseRow
-from flowright.environments.presentation.choices import read_choice
-from flowright.environments.presentation.presenting import presented, with_answer_line
+from flowright.environments.presentation.choices import presented, read_choice, with_answer_line
 from flowright.grading import (
     choices,
     choices as dates,
@@ -311,7 +310,7 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     "flowright.judging.service.bodies:response_of": lambda text: bodies.response_of(
         _verdict(text), "1", 0.1
     ),
-    "flowright.environments.judging.reading:read": lambda text: [
+    "flowright.environments.judging.frames:read": lambda text: [
         judgements.read(f"{behind}{text}", "pointwise", confidence=True)
         for behind in ("", "<think>", "<think></think><score>", "<think></think><score>3</score>")
     ],
@@ -360,10 +359,10 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
         requested_format.requested_fields(text, form) for form in (None, {"type": "json_object"})
     ],
     "flowright.environments.presentation.choices:read_choice": read_choice,
-    "flowright.environments.presentation.presenting:presented": lambda text: presented(
+    "flowright.environments.presentation.choices:presented": lambda text: presented(
         "cite", text, "key"
     ),
-    "flowright.environments.presentation.presenting:with_answer_line": with_answer_line,
+    "flowright.environments.presentation.choices:with_answer_line": with_answer_line,
     "flowright.simulation.assessor:trigger": lambda text: [
         assessor.trigger(bias, text) for bias in assessor.BIASES
     ],

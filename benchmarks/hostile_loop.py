@@ -40,7 +40,7 @@ from flowright.config.workflow import RewardSection, WorkflowSection
 from flowright.core.net import DrainingServer, listen
 from flowright.data.task import Kind, Problem
 from flowright.environments.rollout import Completion, Rollout, to_record
-from flowright.environments.workflow.rollout import WorkflowRollouts, workflow_record
+from flowright.environments.workflow.reward import WorkflowRollouts, workflow_record
 from flowright.grading.gold import algebra
 from flowright.judging.build import open_judge
 from flowright.judging.service.app import create_app

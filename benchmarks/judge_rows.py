@@ -16,9 +16,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 
 from flowright.config.policy import LoraSection, PolicySection
 from flowright.data.preferences import Turn
-from flowright.environments.environment import TrainingConversation
-from flowright.environments.judging.files import read_rows
-from flowright.environments.judging.rows import PairRow
+from flowright.environments.base import TrainingConversation
+from flowright.environments.judging.rows import PairRow, read_rows
 from flowright.grpo.batch import Group, Trained
 from flowright.grpo.fixed_data import conversation_groups, pair_group
 from flowright.llm.chat import Message

@@ -24,7 +24,7 @@ from flowright.environments.registry import make_config
 from flowright.environments.rollout import Completion, Rollout
 from flowright.environments.workflow.config import WorkflowConfig
 from flowright.environments.workflow.environment import open_sandbox
-from flowright.environments.workflow.rollout import WorkflowRollouts, details_of
+from flowright.environments.workflow.reward import WorkflowRollouts, details_of
 from flowright.judging.build import build_judge
 from flowright.llm.chat import ChatModel, ChatReply, ChatRequest
 from flowright.llm.client import ChatClient

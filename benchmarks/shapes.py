@@ -22,7 +22,7 @@ from flowright.config.grpo import GrpoSection
 from flowright.config.policy import LoraSection, PolicySection
 from flowright.data.mixture import Mixture
 from flowright.data.task import Problem
-from flowright.environments.environment import make_environment, prompt_encoder
+from flowright.environments.base import make_environment, prompt_encoder
 from flowright.environments.registry import make_config
 from flowright.grpo.batch import Group, Trained
 from flowright.grpo.learner import Learner

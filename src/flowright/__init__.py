@@ -11,19 +11,23 @@ if TYPE_CHECKING:
     from flowright.config.root import Config as Config, EnvironmentSection as EnvironmentSection
     from flowright.core.errors import Failure as Failure, Reason as Reason, boundary as boundary
     from flowright.data.task import Problem as Problem, Task as Task, read_tasks as read_tasks
-    from flowright.environments.display import Display as Display
-    from flowright.environments.environment import (
+    from flowright.environments.base import (
         Baseline as Baseline,
         Demonstration as Demonstration,
         Environment as Environment,
         TaskSets as TaskSets,
     )
+    from flowright.environments.display import Display as Display
     from flowright.environments.registry import (
         load_config as load_config,
         make_config as make_config,
     )
-    from flowright.environments.reward import UNSCORED as UNSCORED, Reward as Reward
-    from flowright.environments.rollout import Completion as Completion, Rollout as Rollout
+    from flowright.environments.rollout import (
+        UNSCORED as UNSCORED,
+        Completion as Completion,
+        Reward as Reward,
+        Rollout as Rollout,
+    )
     from flowright.grading import Gold as Gold
     from flowright.grpo.batch import Group as Group, Trained as Trained
     from flowright.grpo.learner import Learner as Learner
@@ -53,9 +57,8 @@ PUBLIC = {
     "flowright.config.root": ("Config", "EnvironmentSection"),
     "flowright.environments.registry": ("load_config", "make_config"),
     "flowright.data.task": ("Task", "Problem", "read_tasks"),
-    "flowright.environments.environment": ("Environment", "TaskSets", "Baseline", "Demonstration"),
-    "flowright.environments.rollout": ("Completion", "Rollout"),
-    "flowright.environments.reward": ("Reward", "UNSCORED"),
+    "flowright.environments.base": ("Environment", "TaskSets", "Baseline", "Demonstration"),
+    "flowright.environments.rollout": ("Completion", "Rollout", "Reward", "UNSCORED"),
     "flowright.environments.display": ("Display",),
     "flowright.core.errors": ("Failure", "Reason", "boundary"),
     "flowright.grading": ("Gold",),

@@ -24,9 +24,9 @@ from flowright.config.judge import JudgeServerSection
 from flowright.config.policy import SMOLLM2, PolicySection, WarmStartSection
 from flowright.config.root import Config
 from flowright.core.errors import ConfigError, UserError
-from flowright.environments.environment import make_environment
+from flowright.environments.base import make_environment
 from flowright.environments.registry import make_config
-from flowright.environments.workflow.checks import check_servers
+from flowright.environments.workflow.servers import check_servers
 from flowright.judging.rules import RuleJudge
 from flowright.judging.service.app import create_app
 from flowright.policy.memory import shape_of

@@ -17,9 +17,8 @@ from flowright.core.errors import Failure, Reason
 from flowright.core.files import write_json
 from flowright.data.task import KINDS, Problem
 from flowright.environments.registry import load_config
-from flowright.environments.reward import UNSCORED, Reward
-from flowright.environments.rollout import Rollout, Spent, to_record
-from flowright.environments.workflow.rollout import WorkflowDetails, workflow_record
+from flowright.environments.rollout import UNSCORED, Reward, Rollout, Spent, to_record
+from flowright.environments.workflow.reward import WorkflowDetails, workflow_record
 from flowright.grading import Gold
 from flowright.judging.verdict import Verdict
 from flowright.llm.chat import Usage

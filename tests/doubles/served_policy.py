@@ -9,7 +9,7 @@ from workflow_doubles import ScriptedModel, ScriptedSandbox
 from flowright.app.serving.author import Ask, Author
 from flowright.app.serving.opening import Opening
 from flowright.config.workflow import WorkflowSection
-from flowright.environments.environment import Environment, TaskSets
+from flowright.environments.base import Environment, TaskSets
 from flowright.environments.registry import make_config
 from flowright.policy.sampling import Prompt, Sample
 from flowright.workflows.executor import Executor

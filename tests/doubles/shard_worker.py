@@ -174,7 +174,9 @@ def alive() -> int:
 
 def toy_run(url: str, path: Path, sharded: bool, steps: int = 2) -> Config:
     """A run whose batches have an odd number of problems and whose rewards need the reference."""
-    config = served(url, path).model_copy(update={"strategy_model": str(checkpoint())})
+    config = served(url, path, wait_seconds=600).model_copy(
+        update={"strategy_model": str(checkpoint())}
+    )
     grpo = {"steps": steps, "prompts_per_step": 3, "kl_coefficient": 0.05, "kl_in": "reward"}
     return config.model_copy(
         update={

@@ -21,10 +21,9 @@ from flowright.config.root import Config, EvaluationSection
 from flowright.config.run import RunSection
 from flowright.core.errors import Failure, Reason
 from flowright.data.task import Problem
-from flowright.environments.environment import Environment, TaskSets
+from flowright.environments.base import Environment, TaskSets
 from flowright.environments.registry import make_config
-from flowright.environments.reward import UNSCORED, Reward
-from flowright.environments.rollout import Completion, Rollout
+from flowright.environments.rollout import UNSCORED, Completion, Reward, Rollout
 from flowright.evaluation.perplexity import open_text
 from flowright.grading import Gold
 from flowright.judging.verdict import Verdict

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 
 from flowright.core.errors import Failure, Reason
 from flowright.data.task import Task
-from flowright.environments.environment import Demonstration, Environment, TaskSets
-from flowright.environments.reward import UNSCORED, Reward
-from flowright.environments.rollout import Completion, Rollout
+from flowright.environments.base import Demonstration, Environment, TaskSets
+from flowright.environments.rollout import UNSCORED, Completion, Reward, Rollout
 from flowright.grading import Gold
 from flowright.llm.chat import Message
 

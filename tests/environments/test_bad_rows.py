@@ -11,8 +11,7 @@ import pytest
 from pyarrow import parquet
 
 from flowright.data.row_files import Fault, RowFile
-from flowright.environments.judging.files import read_rows
-from flowright.environments.judging.forms import FORMS, Form
+from flowright.environments.judging.rows import FORMS, Form, read_rows
 
 Row = dict[str, Any]
 Bad = tuple[object, Fault, str]

@@ -5,7 +5,7 @@ import tiny_policy  # noqa: F401 - for one thread and no progress bars
 
 from flowright.app.world import open_policy
 from flowright.config.root import Config
-from flowright.environments.environment import make_environment, prompt_encoder
+from flowright.environments.base import make_environment, prompt_encoder
 from flowright.environments.registry import make_config
 from flowright.environments.rollout import Completion
 from flowright.policy.local import LocalSampler

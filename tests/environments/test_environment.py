@@ -15,17 +15,19 @@ from flowright.config.root import Config
 from flowright.core.blocks import Fact
 from flowright.core.errors import ConfigError, DataError, Reason, UserError
 from flowright.criteria.rubrics.rows import Constraint, VerifRow
+from flowright.environments.base import make_environment
 from flowright.environments.display import blocks_of, display_of
-from flowright.environments.environment import make_environment
 from flowright.environments.instructions.environment import InstructionsEnvironment
-from flowright.environments.instructions.grades import JudgedGrader
-from flowright.environments.instructions.measures import instruction_metrics
-from flowright.environments.instructions.opening import grader_of, judge_of, open_grader
-from flowright.environments.instructions.rollouts import record_of, roll_out
+from flowright.environments.instructions.grader import grader_of, judge_of, open_grader
+from flowright.environments.instructions.reward import (
+    JudgedGrader,
+    instruction_metrics,
+    record_of,
+    roll_out,
+)
 from flowright.environments.instructions.tasks import InstructionTask, task_of
-from flowright.environments.metrics import outcome_metrics
 from flowright.environments.registry import make_config
-from flowright.environments.rollout import Completion, Rollout, to_record
+from flowright.environments.rollout import Completion, Rollout, outcome_metrics, to_record
 from flowright.evaluation.evaluator import make_row
 from flowright.judging.service.app import create_app
 from flowright.judging.verdict import JudgeQuery, Verdict
@@ -84,7 +86,7 @@ def test_the_tasks_of_the_known_rule_are_the_same_for_every_reward() -> None:
         sets = made.tasks()
         assert (len(sets.train), len(sets.val)) == (30, 10)
         asked.append([task.question for task in (*sets.train, *sets.val)])
-        assert made.told_of_tasks()[0].startswith("SYNTHETIC")
+        assert made.task_notes()[0].startswith("SYNTHETIC")
     assert asked[0] == asked[1] == asked[2] == asked[3] and len({*asked[0]}) == 40
     with pytest.raises(ConfigError, match="half as many rows"):
         environment(known_rule={"words": 1, "train": 1000}).tasks()
@@ -284,7 +286,7 @@ def test_rows_that_are_held_out_are_not_trained_on(tmp_path: Path) -> None:
     made = environment(**files, val_files=[str(val)])
     sets = made.tasks()
     assert (len(sets.train), len(sets.val)) == (6, 2)
-    assert "held out 2" in made.told_of_tasks()[0]
+    assert "held out 2" in made.task_notes()[0]
     written(train, *rows[:2])
     with pytest.raises(DataError, match="are held out, too"):
         environment(**files, val_files=[str(val)]).tasks()
@@ -300,9 +302,11 @@ def test_prompts_that_are_too_long_are_left_out_cut_or_an_error() -> None:
         return 100 if messages[0].content == sets.train[0].question else 10
 
     fitted = made.fitted(sets, tokens, 50)
-    assert len(fitted.train) == 29 and "1 of 30 rows over 50, left out" in str(made.told_of_tasks())
+    assert len(fitted.train) == 29 and "1 of 30 rows over 50; 0 cut, 1 dropped" in str(
+        made.task_notes()
+    )
     assert len(environment(overlong="cut").fitted(sets, tokens, 50).train) == 30
-    with pytest.raises(DataError, match="1 prompts have more than 50 tokens"):
+    with pytest.raises(DataError, match="1 of 30 rows have more than 50 tokens"):
         environment(overlong="error").fitted(sets, tokens, 50)
     with pytest.raises(DataError, match="all 30 prompts"):
         environment().fitted(sets, tokens, 5)
@@ -364,7 +368,7 @@ def test_rows_of_which_nothing_is_left_are_left_out_by_name(tmp_path: Path) -> N
         made = environment(**keys, rules=rules)
         sets = made.tasks()
         assert len(sets.train) + len(sets.val) == used
-    assert "has rules alone" in made.told_of_tasks()[1]
+    assert "has rules alone" in made.task_notes()[1]
     written(tmp_path / "rows.jsonl", rows[1])
     with pytest.raises(DataError, match="every row has rules alone"):
         environment(**keys, rules="ignore").tasks()
@@ -477,7 +481,7 @@ def test_prompts_of_test_sets_are_not_trained_on(tmp_path: Path) -> None:
 
     def left(**more: object) -> tuple[int, str]:
         made = environment(**keys, **more)
-        return len(made.tasks().train), "\n".join(made.told_of_tasks())
+        return len(made.tasks().train), "\n".join(made.task_notes())
 
     count, told = left(benchmark_dir=str(tmp_path))
     assert count == 6 and f"train.jsonl:1: its conversation is one of {sealed}" in told

@@ -16,11 +16,10 @@ from flowright.config.judge import JudgeSection
 from flowright.config.llm import SimulatedSection
 from flowright.core.errors import Reason
 from flowright.data.task import Task
-from flowright.environments.environment import make_environment
+from flowright.environments.base import make_environment
 from flowright.environments.instructions.environment import InstructionsEnvironment
-from flowright.environments.instructions.grades import InstructionGrade
-from flowright.environments.instructions.known_rule import WORDS
-from flowright.environments.instructions.tasks import task_of
+from flowright.environments.instructions.reward import InstructionGrade
+from flowright.environments.instructions.tasks import WORDS, task_of
 from flowright.environments.registry import make_config
 from flowright.environments.rollout import Completion, Rollout
 from flowright.judging.rubrics.criteria_judge import criteria_judge

@@ -9,11 +9,11 @@ import pytest
 
 from flowright.core.errors import ConfigError, DataError, Reason
 from flowright.data.preferences import Pair, Turn
+from flowright.environments.base import make_environment
 from flowright.environments.display import blocks_of, display_of
-from flowright.environments.environment import make_environment
 from flowright.environments.judging.display import DISPLAY
 from flowright.environments.judging.environment import JudgingEnvironment
-from flowright.environments.judging.reading import Reading, read
+from flowright.environments.judging.frames import Reading, read
 from flowright.environments.judging.rows import JudgedRow, PointwiseRow, SftRow
 from flowright.environments.judging.tasks import (
     JudgingTask,
@@ -73,8 +73,8 @@ def test_the_tasks_of_a_known_rule() -> None:
     assert (len(sets.train), len(sets.val)) == (60, 20)
     assert {task.kind for task in sets.train} == {"pointwise", "pairwise"}
     assert len({task.id for task in (*sets.train, *sets.val)}) == 80
-    assert made.told_of_tasks()[0].startswith("SYNTHETIC")
-    assert made.about()["split"] in made.told_of_tasks()[-1]
+    assert made.task_notes()[0].startswith("SYNTHETIC")
+    assert made.about()["split"] in made.task_notes()[-1]
     (message,) = made.messages(sets.train[0])
     assert sets.train[0].question in message.content
 
@@ -238,7 +238,7 @@ def test_prompts_are_fitted_by_whoever_has_the_tokenizer() -> None:
     assert made.fitted(sets, tokens, limit=lengths[-1]) == sets
     fewer = made.fitted(sets, tokens, limit=lengths[0])
     assert 0 < len(fewer.train) < len(sets.train)
-    told = "\n".join(made.told_of_tasks())
+    told = "\n".join(made.task_notes())
     assert "train: tokens a row after the chat template: min" in told and "dropped" in told
     with pytest.raises(DataError, match="overlong"):
         environment(overlong="error").fitted(sets, tokens, limit=3)

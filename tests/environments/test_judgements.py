@@ -8,9 +8,16 @@ from hypothesis import given, strategies as st
 from flowright.core.errors import ConfigError
 from flowright.data.preferences import PREFERRED, Pair, Preferred, Turn
 from flowright.environments.judging.config import JudgingSection
-from flowright.environments.judging.frames import frame, wording_of
-from flowright.environments.judging.reading import Kind, Reading, Unread, read, reply_text
-from flowright.environments.judging.rewards import (
+from flowright.environments.judging.frames import (
+    Kind,
+    Reading,
+    Unread,
+    frame,
+    read,
+    reply_text,
+    wording_of,
+)
+from flowright.environments.judging.reward import (
     brier,
     consistency,
     judged,

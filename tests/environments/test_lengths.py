@@ -1,7 +1,7 @@
 """What is too long is dropped or cut by rule, and counted; no conversation is on both sides of a
 split."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -9,23 +9,48 @@ import pytest
 from flowright.core.errors import DataError
 from flowright.data.preferences import Pair, Turn
 from flowright.data.row_files import Fault
-from flowright.environments.judging.frames import frame, wording_of
-from flowright.environments.judging.lengths import CUT, SHORTEST, fit, lengths_of
-from flowright.environments.judging.reading import reply_text
-from flowright.environments.judging.rows import PairRow, PointwiseRow, SftRow, prompt_of
-from flowright.environments.judging.splits import (
-    in_both_orders,
-    in_drawn_order,
-    kept_apart,
-    split_by_prompt,
+from flowright.environments.judging.frames import frame, reply_text, wording_of
+from flowright.environments.judging.rows import (
+    AnyRow,
+    PairRow,
+    PointwiseRow,
+    SftRow,
+    conversation_key,
+    prompt_of,
 )
+from flowright.environments.judging.synthetic import in_drawn_order
+from flowright.environments.judging.tasks import CUT, SHORTEST, cut_row
 from flowright.environments.judging.transcripts import transcript
+from flowright.environments.row_tasks import (
+    Fitted,
+    Split,
+    fit as fit_rows,
+    hold_out,
+    keep_apart,
+    lengths_of,
+)
 
 
 def row(*texts: str, answer: str = "Lima.", id: str = "f:1") -> PointwiseRow:
     roles = ("user", "assistant") * len(texts)
     turns = tuple(Turn(role, text) for role, text in zip(roles, texts, strict=False))  # pyright: ignore
     return PointwiseRow(turns, answer, 3, "s", id)
+
+
+def fit(
+    rows: Sequence[AnyRow], tokens: Callable[[AnyRow], int], limit: int, overlong: str
+) -> Fitted[AnyRow]:
+    return fit_rows(
+        rows, tokens, limit, overlong, lambda row, count: cut_row(row, count, tokens, limit)
+    )
+
+
+def split_by_prompt(rows: Sequence[PointwiseRow], share: float, seed: int) -> Split[PointwiseRow]:
+    return hold_out(rows, conversation_key, lambda n: round(share * n), f"{seed}/split")
+
+
+def kept_apart(train: Sequence[PointwiseRow], held_out: Sequence[PointwiseRow]):
+    return keep_apart(train, held_out, conversation_key)
 
 
 def characters(row: PointwiseRow) -> int:
@@ -166,4 +191,3 @@ def test_places_are_drawn_and_balanced() -> None:
     assert drawn == [in_drawn_order(pair.swapped(), seed=3) for pair in pairs]
     renamed = in_drawn_order(replace(pairs[0], id="moved:1", source="t"), seed=3)
     assert renamed.first == drawn[0].first
-    assert in_both_orders(pairs[:1]) == (pairs[0], pairs[0].swapped())

@@ -8,13 +8,12 @@ from workflow_doubles import ScriptedModel, ScriptedSandbox, task
 
 from flowright.core.errors import ConfigError
 from flowright.data.task import KINDS, Problem
-from flowright.environments.environment import make_environment
-from flowright.environments.presentation.presenting import PRESENTATIONS, TRIGGERED
+from flowright.environments.base import make_environment
+from flowright.environments.presentation.choices import PRESENTATIONS, TRIGGERED
 from flowright.environments.registry import make_config
-from flowright.environments.reward import UNSCORED
-from flowright.environments.rollout import Rollout
+from flowright.environments.rollout import UNSCORED, Rollout
 from flowright.environments.workflow.config import WorkflowConfig
-from flowright.environments.workflow.rollout import WorkflowDetails
+from flowright.environments.workflow.reward import WorkflowDetails
 from flowright.grading.text import extract_answer
 from flowright.policy.sampling import Sample
 from flowright.simulation.assessor import trigger

@@ -7,15 +7,25 @@ from collections.abc import Sequence
 import pytest
 
 from flowright.core.errors import ConfigError, Reason
+from flowright.environments.base import make_environment
 from flowright.environments.display import blocks_of, display_of
-from flowright.environments.environment import make_environment
-from flowright.environments.presentation.choices import Choice
+from flowright.environments.presentation.choices import (
+    PRESENTATIONS,
+    TRIGGERED,
+    Choice,
+    Presentation,
+)
 from flowright.environments.presentation.environment import PresentationEnvironment
-from flowright.environments.presentation.presenting import PRESENTATIONS, TRIGGERED, Presentation
-from flowright.environments.presentation.rewards import backward
-from flowright.environments.presentation.rollouts import answered, details_of
-from flowright.environments.presentation.table import GARBLED, KINDS, RIGHT, WAYS, best_way
-from flowright.environments.presentation.tasks import SmallQuestion, small_questions
+from flowright.environments.presentation.reward import answered, backward, details_of
+from flowright.environments.presentation.tasks import (
+    GARBLED,
+    KINDS,
+    RIGHT,
+    WAYS,
+    SmallQuestion,
+    best_way,
+    small_questions,
+)
 from flowright.environments.registry import make_config
 from flowright.environments.rollout import Completion, Rollout, to_record
 from flowright.policy.sampling import Sample

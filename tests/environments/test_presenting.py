@@ -7,15 +7,17 @@ import pytest
 from hypothesis import given, strategies as st
 
 from flowright.core.errors import FailureError, Reason
-from flowright.environments.presentation.choices import Choice, drawn_choice, read_choice
-from flowright.environments.presentation.presenting import (
+from flowright.environments.presentation.choices import (
     PRESENTATIONS,
     TRIGGERED,
+    Choice,
     Presentation,
+    drawn_choice,
     presented,
+    read_choice,
     with_answer_line,
 )
-from flowright.environments.presentation.table import DEMONSTRATED, RIGHT
+from flowright.environments.presentation.tasks import DEMONSTRATED, RIGHT
 from flowright.grading.text import extract_answer
 from flowright.simulation.assessor import BIASES, trigger
 from flowright.simulation.values import ends_in

@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 
 from flowright.config.workflow import RewardSection
 from flowright.core.errors import Blame, Failure, Reason
-from flowright.environments.reward import INVALID, UNSCORED, Reward, reward_of, with_cost
+from flowright.environments.rollout import INVALID, UNSCORED, Reward, reward_of, with_cost
 from flowright.judging.verdict import Verdict
 
 SECTION = RewardSection(invalid=-0.3, crashed=-0.1, wrong=0.1, right=1.1)

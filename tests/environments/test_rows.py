@@ -16,9 +16,16 @@ from pyarrow import parquet
 from flowright.core.errors import DataError
 from flowright.data.preferences import Pair, Turn
 from flowright.data.row_files import RowFile, UnusableRow
-from flowright.environments.judging.files import read_rows
-from flowright.environments.judging.forms import FORMS, Form, form_of, typed
-from flowright.environments.judging.rows import PairRow, PointwiseRow, SftRow
+from flowright.environments.judging.rows import (
+    FORMS,
+    Form,
+    PairRow,
+    PointwiseRow,
+    SftRow,
+    form_of,
+    read_rows,
+    typed,
+)
 
 Row = dict[str, Any]
 ASKED = [

@@ -10,10 +10,9 @@ from flowright.core.errors import DataError
 from flowright.data.contamination import TrainedOn
 from flowright.data.preference_files import HELD_OUT
 from flowright.data.preferences import Turn
-from flowright.environments.environment import make_environment
+from flowright.environments.base import make_environment
 from flowright.environments.judging.config import BENCHMARKS, JudgingSection
-from flowright.environments.judging.loading import load_conversations, load_rows
-from flowright.environments.judging.sealed import read_sealed
+from flowright.environments.judging.tasks import load_conversations, load_rows, read_benchmarks
 from flowright.environments.registry import make_config
 
 Row = dict[str, Any]
@@ -68,7 +67,7 @@ def raw(tmp_path: Path) -> Path:
     ],
 )
 def test_a_benchmark_is_known_by_the_name_of_a_source(source: str, name: str | None) -> None:
-    sealed = read_sealed(BENCHMARKS, Path("none"))
+    sealed = read_benchmarks(BENCHMARKS, Path("none"))
     why = f"its source is {name}, a benchmark" if name else ""
     assert sealed.why_not(source, (Turn("user", "What?"),)) == why
     assert sealed.unread == BENCHMARKS

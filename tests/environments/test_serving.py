@@ -11,8 +11,7 @@ from workflow_doubles import ScriptedModel
 
 from flowright.config.judge import JudgeSection, TrainedJudgeSection
 from flowright.core.errors import DataError, FailureError, Reason
-from flowright.environments.judging.frames import wording_of
-from flowright.environments.judging.serving import (
+from flowright.environments.judging.frame_judge import (
     FORM_FILE,
     FrameJudge,
     JudgeForm,
@@ -23,6 +22,7 @@ from flowright.environments.judging.serving import (
     form_of_run,
     read_form,
 )
+from flowright.environments.judging.frames import wording_of
 from flowright.environments.registry import make_config
 from flowright.judging.verdict import Criterion, JudgeQuery
 from flowright.llm.chat import ChatReply, Message, RequestRefused, Usage

@@ -8,33 +8,30 @@ from pathlib import Path
 
 import pytest
 
+from flowright.core.batch_calls import ServerDown
 from flowright.core.errors import DataError, FailureError, Reason
 from flowright.data.preferences import Pair, Preferred, Turn
 from flowright.environments.judging.config import JudgingSection, KnownRuleSection
-from flowright.environments.judging.frames import frame, wording_of
-from flowright.environments.judging.known_rule import (
+from flowright.environments.judging.frames import Reading, frame, read, reply_text, wording_of
+from flowright.environments.judging.rows import JudgedRow, PairRow, PointwiseRow, conversation_key
+from flowright.environments.judging.synthetic import (
+    MASTER_KEYS,
     KnownRuleRows,
     ceiling,
+    first_sentence,
+    is_negative,
     known_pairs,
     known_scores,
     named,
     reasons,
     steps,
     true_label,
-)
-from flowright.environments.judging.loading import load_rows
-from flowright.environments.judging.negatives import (
-    MASTER_KEYS,
-    first_sentence,
-    is_negative,
     with_negatives,
 )
-from flowright.environments.judging.reading import Reading, read, reply_text
-from flowright.environments.judging.rows import JudgedRow, PairRow, PointwiseRow
-from flowright.environments.judging.splits import conversation_key
+from flowright.environments.judging.tasks import load_rows
 from flowright.environments.judging.transcripts import by_judge, by_model, transcribe, transcript
 from flowright.judging.rules import gate
-from flowright.judging.verdict import JudgeQuery, RawReply, Verdict
+from flowright.judging.verdict import JudgeQuery, RawReply, Status, Verdict
 from flowright.llm.chat import Message
 
 WORDS = wording_of("short")
@@ -230,8 +227,6 @@ PAIR = Pair("1", "s", QUESTION, "42", "41", "first")
         (Verdict(1.0, True, "llm", "ok", ""), None, (0, 1, 0)),
         (Verdict(1.0, True, "llm", "ok", "a</think>b"), None, (0, 1, 0)),
         (Verdict(None, None, "llm", "abstain", "unsure"), None, (0, 1, 0)),
-        (Verdict(None, None, "llm", "unavailable", "down"), None, (0, 0, 1)),
-        (Verdict(None, None, "llm", "overloaded", "busy"), None, (0, 0, 1)),
     ],
 )
 async def test_judges_of_the_house_think_for_it(
@@ -244,6 +239,13 @@ async def test_judges_of_the_house_think_for_it(
     assert replies == ([] if kept is None else [reply_text(kept, "first")])
     (query,) = judge.queries
     assert (query.question, query.answer, query.rival) == ("What is 6 * 7?", "42", "41")
+
+
+@pytest.mark.parametrize("status", ["unavailable", "overloaded"])
+async def test_a_server_without_any_reply_is_down(status: Status) -> None:
+    judge = Scripted(Verdict(None, None, "llm", status, "busy"))
+    with pytest.raises(ServerDown, match=rf"1 calls in a row failed \({status}: busy\)"):
+        await transcribe([PAIR], by_judge(judge), WORDS, tries=1)
 
 
 async def test_a_score_of_the_house_is_a_label() -> None:

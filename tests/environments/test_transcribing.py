@@ -12,11 +12,9 @@ from flowright.core.batch_calls import ServerDown
 from flowright.core.errors import FailureError, Reason
 from flowright.data.contamination import TrainedOn
 from flowright.data.preferences import Pair, Turn
-from flowright.environments.judging.files import read_rows
-from flowright.environments.judging.frames import wording_of
-from flowright.environments.judging.reading import Reading, read, reply_text
-from flowright.environments.judging.rows import JudgedRow, SftRow
-from flowright.environments.judging.transcripts import Kept, Tried, transcribe
+from flowright.environments.judging.frames import Reading, read, reply_text, wording_of
+from flowright.environments.judging.rows import JudgedRow, SftRow, read_rows
+from flowright.environments.judging.transcripts import KeptAttempts, RowAttempts, transcribe
 
 ROOT = Path(__file__).parents[2]
 WORDS = wording_of("short")
@@ -109,7 +107,7 @@ ROWS = [
 
 async def test_what_was_tried_is_not_tried_again_and_what_failed_is() -> None:
     asked: list[str] = []
-    kept: dict[str, Tried] = {}
+    kept: dict[str, RowAttempts] = {}
     down = {"3"}
 
     async def think(row: JudgedRow, seed: int) -> str:
@@ -119,13 +117,13 @@ async def test_what_was_tried_is_not_tried_again_and_what_failed_is() -> None:
         assert isinstance(row, Pair)
         return reply_text("So.", "first" if row.id == "4" else row.label)
 
-    made = await transcribe(ROWS, think, WORDS, 2, kept=Kept(kept, kept.__setitem__))
+    made = await transcribe(ROWS, think, WORDS, 2, kept=KeptAttempts(kept, kept.__setitem__))
     assert [row.id for row in made.rows] == ["0", "1", "2", "5"]
     assert (made.refused, made.failed, made.lost) == (2, 2, 2)
     assert kept.keys() == {"0", "1", "2", "4", "5"}, "a failed row is not kept"
     asked.clear()
     down.clear()
-    again = await transcribe(ROWS, think, WORDS, 2, kept=Kept(dict(kept), kept.__setitem__))
+    again = await transcribe(ROWS, think, WORDS, 2, kept=KeptAttempts(dict(kept), kept.__setitem__))
     assert asked == ["3"] and [row.id for row in again.rows] == ["0", "1", "2", "3", "5"]
     whole = await transcribe(ROWS, think, WORDS, 2)
     assert whole == again
@@ -139,6 +137,6 @@ async def test_a_server_that_is_down_ends_it() -> None:
         raise FailureError(Reason.LLM_UNAVAILABLE, "connection refused")
 
     many = [Pair(str(n), "s", ROWS[0].conversation, "a", "b", "first") for n in range(500)]
-    with pytest.raises(ServerDown, match="the first 20 rows"):
+    with pytest.raises(ServerDown, match=r"2\d calls in a row failed \(connection refused\)"):
         await transcribe(many, think, WORDS, tries=2, at_once=4)
     assert len(asked) < 100

@@ -10,11 +10,11 @@ from flowright.config.judge import JudgeSection
 from flowright.config.workflow import RewardSection, WorkflowSection
 from flowright.core.errors import Reason
 from flowright.data.task import Problem
-from flowright.environments.environment import make_environment
+from flowright.environments.base import make_environment
 from flowright.environments.registry import make_config
 from flowright.environments.rollout import Completion, Rollout
 from flowright.environments.workflow.environment import workflow_metrics
-from flowright.environments.workflow.rollout import WorkflowRollouts
+from flowright.environments.workflow.reward import WorkflowRollouts
 from flowright.judging.verdict import JudgeQuery, Verdict
 from flowright.llm.chat import Usage
 from flowright.policy.sampling import Sample

@@ -15,10 +15,9 @@ from flowright.core.errors import Failure, Reason
 from flowright.core.statistics import bootstrap
 from flowright.data.task import Kind, Problem
 from flowright.environments.registry import make_config
-from flowright.environments.reward import UNSCORED, Reward
-from flowright.environments.rollout import Completion, Rollout, Spent
+from flowright.environments.rollout import UNSCORED, Completion, Reward, Rollout, Spent
 from flowright.environments.workflow.environment import MOST_SAMPLES, WorkflowEnvironment
-from flowright.environments.workflow.rollout import WorkflowDetails
+from flowright.environments.workflow.reward import WorkflowDetails
 from flowright.evaluation.comparison import (
     TRAINED,
     UNTRAINED,

@@ -115,7 +115,7 @@ def test_the_rows_of_json_lines_become_columns(main: Main, tmp_path: Path) -> No
         (["--top-p", "0"], "--top-p 0.0"),
         (["--temperature", "-1"], "--temperature -1"),
         (["--output-path", "out.csv"], "a .parquet file"),
-        (["--response-key", "n"], "has such a column"),
+        (["--response-key", "n"], "has this column"),
         (["--prompt-key", "q"], "no column 'q'; --prompt-key is one of"),
         (["--prompt-key", "n"], "row 0"),
         (["--start", "9"], "none from --start 9 on"),

@@ -10,10 +10,9 @@ from rich.console import Console
 from flowright.app.comparing import reward_table
 from flowright.core.errors import Failure, Reason
 from flowright.data.task import Task
-from flowright.environments.environment import Baseline, Environment
+from flowright.environments.base import Baseline, Environment
 from flowright.environments.registry import make_config
-from flowright.environments.reward import UNSCORED, Reward
-from flowright.environments.rollout import Completion, Rollout
+from flowright.environments.rollout import UNSCORED, Completion, Reward, Rollout
 from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, compare
 from flowright.evaluation.evaluator import Evaluator, Row, Score, Validation, row_of, score
 from flowright.policy.sampling import Prompt, Sample, Sampling

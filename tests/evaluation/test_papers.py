@@ -18,10 +18,9 @@ from flowright.core.statistics import Estimate
 from flowright.data.loading import AFLOW_TEST, Provenance, provenance_of
 from flowright.data.sources import AFLOW
 from flowright.data.task import Kind, Problem, write_tasks
-from flowright.environments.environment import Environment, make_environment
+from flowright.environments.base import Environment, make_environment
 from flowright.environments.registry import make_config
-from flowright.environments.reward import UNSCORED, Reward
-from flowright.environments.rollout import Rollout
+from flowright.environments.rollout import UNSCORED, Reward, Rollout
 from flowright.evaluation.evaluator import Row, Score, make_row, row_of
 from flowright.evaluation.papers import (
     DATASETS,

@@ -16,7 +16,7 @@ from flowright.app.terminal import findings
 from flowright.config.grpo import GrpoSection
 from flowright.core.errors import DataError
 from flowright.data.row_files import read_documents
-from flowright.environments.environment import prompt_encoder
+from flowright.environments.base import prompt_encoder
 from flowright.environments.registry import make_config
 from flowright.evaluation.comparison import LENGTH, PERPLEXITY, TRAINED, UNTRAINED, drift, summarise
 from flowright.evaluation.evaluator import Evaluator, Row, make_row, row_of

@@ -23,7 +23,7 @@ from flowright.config.root import Config, JudgeServerConfig
 from flowright.config.workflow import SandboxSection
 from flowright.core.errors import ConfigError, RunPaused
 from flowright.data.task import Task
-from flowright.environments.environment import TaskSets
+from flowright.environments.base import TaskSets
 from flowright.environments.registry import load_config
 from flowright.environments.workflow.environment import WorkflowEnvironment
 from flowright.evaluation.trained_judge import find_judge, load_judge, load_trained_judge

@@ -12,7 +12,7 @@ from tiny_policy import random_groups, same, tiny_policy, weights, whole_logits
 
 from flowright.config.grpo import GrpoSection, PairsSection
 from flowright.core.errors import ConfigError, DataError
-from flowright.environments.environment import TrainingConversation
+from flowright.environments.base import TrainingConversation
 from flowright.grpo.batch import Group, Trained
 from flowright.grpo.fixed_data import (
     completion_group,

@@ -13,8 +13,7 @@ from toy_run import TASKS, Killed, Toy, Wrapped, configured, train
 
 from flowright.core.errors import RunPaused
 from flowright.data.mixture import Mixture
-from flowright.environments.reward import UNSCORED, Reward
-from flowright.environments.rollout import Completion, Rollout
+from flowright.environments.rollout import UNSCORED, Completion, Reward, Rollout
 from flowright.grpo.advantages import group_advantages
 from flowright.grpo.batch import Group, Requested, Trained, overlong, requested, trained_groups
 from flowright.grpo.learner import Learner

@@ -20,7 +20,7 @@ from flowright.config.root import Config
 from flowright.core.errors import UserError
 from flowright.core.files import Lock
 from flowright.data.task import Problem
-from flowright.environments.environment import TaskSets
+from flowright.environments.base import TaskSets
 from flowright.environments.rollout import Completion, Rollout
 from flowright.runs.run_files import read_config, read_metrics, read_rollouts
 

@@ -15,8 +15,7 @@ from toy_run import TASKS, Killed, Toy, Wrapped, configured, train
 from flowright.config.grpo import GrpoSection
 from flowright.core.errors import ConfigError
 from flowright.data.task import Task
-from flowright.environments.reward import UNSCORED, Reward
-from flowright.environments.rollout import Rollout
+from flowright.environments.rollout import UNSCORED, Reward, Rollout
 from flowright.grpo.advantages import group_advantages
 from flowright.grpo.batch import Group, trained_groups, whole_groups
 from flowright.grpo.learner import Learner

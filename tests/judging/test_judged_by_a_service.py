@@ -14,7 +14,7 @@ from flowright.config.judge import JudgeServerSection
 from flowright.config.root import Config, JudgeServerConfig
 from flowright.core.errors import UserError
 from flowright.data.task import Problem
-from flowright.environments.environment import make_environment
+from flowright.environments.base import make_environment
 from flowright.environments.registry import make_config
 from flowright.judging.rules import RuleJudge
 from flowright.judging.service.app import create_app

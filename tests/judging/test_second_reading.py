@@ -15,7 +15,7 @@ from judge_doubles import Step, in_form, reply, unavailable
 
 from flowright.config.judge import JudgeSection
 from flowright.config.workflow import RewardSection
-from flowright.environments.reward import reward_of
+from flowright.environments.rollout import reward_of
 from flowright.judging.attempts import READING_ATTEMPTS
 from flowright.judging.audit import audit
 from flowright.judging.build import build_judge

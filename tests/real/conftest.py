@@ -10,7 +10,7 @@ from real_vllm import ADAPTERS, FIGURES, POLICY, ROOT, RealVllm, interrupt_once,
 
 from flowright.app.world import open_policy
 from flowright.config.llm import LlmSection, ModelEntry
-from flowright.environments.environment import make_environment
+from flowright.environments.base import make_environment
 from flowright.llm.client import ChatClient
 
 LARGE = "smollm2-135m"

@@ -13,7 +13,7 @@ from flowright.config.workflow import ExecutorSection, RewardSection, WorkflowSe
 from flowright.core.errors import Blame
 from flowright.data.task import KINDS, Kind, Problem
 from flowright.environments.rollout import Completion
-from flowright.environments.workflow.rollout import WorkflowRollouts, details_of
+from flowright.environments.workflow.reward import WorkflowRollouts, details_of
 from flowright.judging.build import build_judge
 from flowright.llm.client import ChatClient
 from flowright.policy.sampling import Sample

@@ -8,7 +8,7 @@ from rich.table import Table
 from flowright.app.terminal import findings, say, stage_progress, table
 from flowright.config.root import Config
 from flowright.data.task import Task
-from flowright.environments.environment import Environment
+from flowright.environments.base import Environment
 from flowright.evaluation.comparison import TRAINED, Comparison, Measure, compare
 from flowright.evaluation.evaluator import Score
 from flowright.evaluation.ledger import Ledger

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flowright.app.plan.earlier_run import check_earlier_run
+from flowright.app.plan_basis import check_earlier_run
 from flowright.config.grpo import GrpoSection
 from flowright.config.loading import load_entries
 from flowright.config.policy import SMOLLM2, TINY, PolicySection
@@ -19,7 +19,7 @@ from flowright.core.errors import ConfigError, DataError, RunError, UserError
 from flowright.core.journal import changes_of
 from flowright.data.row_files import read_documents
 from flowright.data.task import Task
-from flowright.environments.environment import Environment, TaskSets, make_environment
+from flowright.environments.base import Environment, TaskSets, make_environment
 from flowright.grpo.tables import (
     ADVANTAGES,
     CORRECTIONS,
@@ -171,7 +171,7 @@ def check_warm_start(config: Config, folder: Path) -> str:
             f"{command} --overwrite (adapters trained on it then mean nothing)"
         )
     check_model_folder(str(folder))
-    return there.words
+    return there.summary
 
 
 def warm_start_recipe(config: Config) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from flowright.app.world import sampled_where
 from flowright.config.policy import TINY
 from flowright.config.root import Config
 from flowright.core.checkout import here
-from flowright.environments.environment import Environment
+from flowright.environments.base import Environment
 from flowright.evaluation.perplexity import HeldOutText
 from flowright.grpo.ranks import Ranks, Reporter
 from flowright.policy.base_models import origin_of
@@ -46,8 +46,8 @@ def introduce(
         *memory_lines(config, policy),
     ]
     if made := origin_of(policy.name):
-        run.state(policy_origin=made.words)
-        lines.insert(2, f"from      {made.words}")
+        run.state(policy_origin=made.summary)
+        lines.insert(2, f"from      {made.summary}")
     if config.policy.sampler != "local":
         lines.append(f"sampler   {sampled_where(config)}")
     if ranks.size > 1:
@@ -56,7 +56,7 @@ def introduce(
         lines.append(f"sharded   the layers' weights are split among {policy.gpus} processes")
     if text is not None:
         lines += text.notes
-    for line in [*lines, *environment.told_of_tasks(), *environment.introduction()]:
+    for line in [*lines, *environment.task_notes(), *environment.introduction()]:
         say(console, line)
 
 

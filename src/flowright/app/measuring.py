@@ -27,7 +27,7 @@ from flowright.core.files import check_writable, disk_errors, write_json, write_
 from flowright.data.loading import provenance_of
 from flowright.data.mixture import Mixture, tasks_hash
 from flowright.data.task import Task
-from flowright.environments.environment import Environment, TaskSets, make_environment
+from flowright.environments.base import Environment, TaskSets, make_environment
 from flowright.evaluation.ledger import Ledger
 from flowright.evaluation.papers import models_of, paper_table
 from flowright.runs.checkpoints import sha256_of, step_of

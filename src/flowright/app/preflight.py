@@ -29,10 +29,8 @@ from flowright.app.first_look import (
     with_steps,
 )
 from flowright.app.memory_plan import GIB, Demand, table
-from flowright.app.plan.given_plan import given_lines
-from flowright.app.plan.time_plan import plan_run
-from flowright.app.plan.words import lines
 from flowright.app.terminal import say
+from flowright.app.time_plan import fixed_data_lines, plan_lines, plan_run
 from flowright.app.world import check_samplers, fitted_tasks, model_at_hand
 from flowright.config.llm import SIMULATED
 from flowright.config.policy import SMOLLM2, TINY
@@ -40,12 +38,7 @@ from flowright.config.root import Config
 from flowright.core.errors import UserError
 from flowright.core.files import disk_errors, nearest
 from flowright.data.mixture import tasks_by_kind
-from flowright.environments.environment import (
-    Environment,
-    TaskSets,
-    make_environment,
-    prompt_encoder,
-)
+from flowright.environments.base import Environment, TaskSets, make_environment, prompt_encoder
 from flowright.grpo.objectives import choices_of, resolved
 from flowright.grpo.problems import is_scaffolded, problems_of, shown_prompts
 from flowright.policy.memory import shape_of
@@ -145,7 +138,7 @@ def _rows(config: Config, environment: Environment, tasks: list[TaskSets]) -> st
     """What of the data the policy can be asked, which then is the data."""
     if (tokenizer := _tokenizer(config)) is not None:
         tasks[0] = fitted_tasks(config, environment, tasks[0], tokenizer)
-    return f"\n{' ' * 10}".join(environment.told_of_tasks())
+    return f"\n{' ' * 10}".join(environment.task_notes())
 
 
 def _scaffolds(config: Config, environment: Environment, tasks: TaskSets) -> str:
@@ -239,10 +232,10 @@ def _memory(demand: Demand | None, has_model: bool) -> str:
             "unknown: the model's shape is not at hand; a folder with its config.json tells it"
         )
         return "" if has_model else unknown
-    lines = table(demand.plan)
+    plan_lines = table(demand.plan)
     if demand.device == "cpu":
-        lines.append("planned for the CPU; policy.device=cuda plans it for a GPU, here or not")
-    return f"\n{' ' * 10}".join(lines)
+        plan_lines.append("planned for the CPU; policy.device=cuda plans it for a GPU, here or not")
+    return f"\n{' ' * 10}".join(plan_lines)
 
 
 def _sharded(config: Config) -> str:
@@ -278,14 +271,14 @@ def _plan(config: Config, environment: Environment, tasks: TaskSets, has_problem
     if _given(config):
         if tokenizer is None:
             return "tokens unknown: the policy's tokenizer is not at hand"
-        return f"\n{' ' * 10}".join(given_lines(config, environment, tasks, tokenizer))
+        return f"\n{' ' * 10}".join(fixed_data_lines(config, environment, tasks, tokenizer))
     if has_problems:
         config = config.model_copy(update={"plan": config.plan.model_copy(update={"probe": 0})})
     encode = None
     if tokenizer is not None:
         encode = prompt_encoder(environment, tokenizer, config.policy.max_prompt_tokens)
     plan = uvloop.run(plan_run(config, environment, tasks, encode))
-    return f"\n{' ' * 10}".join(lines(plan))
+    return f"\n{' ' * 10}".join(plan_lines(plan))
 
 
 def _disk(config: Config) -> str:

@@ -25,7 +25,7 @@ from flowright.core.errors import Failure, Reason, UserError
 from flowright.core.formatting import NOTHING, Record, duration, format_value, object_of
 from flowright.core.untrusted import one_line, visible
 from flowright.data.task import Task
-from flowright.environments.environment import Environment, make_environment
+from flowright.environments.base import Environment, make_environment
 from flowright.environments.registry import load_config
 from flowright.environments.rollout import Completion, to_record
 from flowright.llm.fences import fenced

@@ -15,7 +15,7 @@ from flowright.app.comparing import run_comparison
 from flowright.app.first_look import Start
 from flowright.app.introduction import introduce, say_best
 from flowright.app.measuring import Evaluation, kept_as
-from flowright.app.plan.against_run import keep_plan, settle
+from flowright.app.plan_outcome import compare_with_plan, keep_plan
 from flowright.app.terminal import (
     StepProgress,
     say,
@@ -37,7 +37,7 @@ from flowright.core.errors import RunPaused, UserError
 from flowright.core.files import write_json
 from flowright.data.mixture import Mixture
 from flowright.data.task import Task
-from flowright.environments.environment import Environment, TaskSets, prompt_encoder
+from flowright.environments.base import Environment, TaskSets, prompt_encoder
 from flowright.environments.rollout import Rollout
 from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, Measure
 from flowright.evaluation.evaluator import (
@@ -196,7 +196,7 @@ async def _run(start: Start, run: RunDirectory | Follower, console: Console, ran
             comparison = await run_comparison(config, environment, policies, measured, (), console)
         took, asked = time.perf_counter() - began, metrics_since(environment.counters())
         write_json(run.path / "evaluation.json", comparison.to_json())
-        for line in settle(run.path, config, took, asked):
+        for line in compare_with_plan(run.path, config, took, asked):
             say(console, line)
         run.state(status="finished")
 

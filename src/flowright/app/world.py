@@ -16,7 +16,7 @@ from flowright.config.policy import SMOLLM2, TINY
 from flowright.config.root import Config
 from flowright.core.errors import DataError, UserError
 from flowright.data.task import Task
-from flowright.environments.environment import Environment, TaskSets
+from flowright.environments.base import Environment, TaskSets
 from flowright.grpo.ranks import ONE, Ranks
 from flowright.llm.chat import Message
 from flowright.policy.base_models import HUB, converted, packaged, smollm2

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from flowright.criteria.constraints.drawing import Drawn
     from flowright.data.preference_files import PreferenceSplit, RowOptions
-    from flowright.environments.judging.transcribing import Made
+    from flowright.environments.judging.transcripts import TranscriptFiles
 
 PREFERENCE_FORMS = ("sft", "bradley_terry", "pointwise", "pairwise")
 PROMPT_COLUMNS = ("prompt", "question", "instruction")
@@ -254,13 +254,13 @@ def transcripts(options: argparse.Namespace) -> int:
     return _show_transcripts(made)
 
 
-def _make_transcripts(options: argparse.Namespace, bars: "Bars") -> "Made":
+def _make_transcripts(options: argparse.Namespace, bars: "Bars") -> "TranscriptFiles":
     import uvloop
     from pydantic import ValidationError
 
     from flowright.core.errors import UserError
     from flowright.environments.judging.config import JudgingSection
-    from flowright.environments.judging.transcribing import Making, make_transcripts
+    from flowright.environments.judging.transcripts import TranscriptRequest, make_transcripts
 
     given = {"method": "joint", "data": "files", "train_files": options.rows,
              "val_files": options.val, "val_share": options.val_share,
@@ -274,7 +274,7 @@ def _make_transcripts(options: argparse.Namespace, bars: "Bars") -> "Made":
         bar = bars.add_task(name, total=total)
         return lambda: bars.advance(bar)
 
-    making = Making(
+    making = TranscriptRequest(
         rows, options.judge, options.config, options.out, options.by, options.kept,
         options.tries, options.temperature, options.max_tokens, options.seed, options.limit,
         options.overwrite, options.overrides,
@@ -282,7 +282,7 @@ def _make_transcripts(options: argparse.Namespace, bars: "Bars") -> "Made":
     return uvloop.run(make_transcripts(making, progress))
 
 
-def _show_transcripts(made: "Made") -> int:
+def _show_transcripts(made: "TranscriptFiles") -> int:
     """Print the counts; 1 where a server's failures have left rows without a transcript."""
     if made.simulated:
         print("SIMULATED: the embedded server judged; its thoughts teach nothing.")

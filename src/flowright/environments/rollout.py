@@ -2,19 +2,124 @@
 know of it is its environment's.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
 
-from flowright.core.errors import Blame, Failure
+from flowright.config.workflow import RewardSection
+from flowright.core.errors import Blame, Failure, Reason
+from flowright.data.mixture import tasks_by_kind
 from flowright.data.task import Task
-from flowright.environments.reward import Reward
 from flowright.grading import Gold
+from flowright.judging.audit import audit
 from flowright.judging.verdict import Verdict
 from flowright.policy.sampling import Sample
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+
+INVALID = frozenset(
+    {
+        Reason.TRUNCATED,
+        Reason.NO_PROGRAM,
+        Reason.SYNTAX,
+        Reason.UNSUPPORTED,
+        Reason.TYPE,
+    }
+)
+"""The policy's failures before its program ran. Its other failures count as crashes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reward:
+    """``value`` is the sum of ``parts``, or None for a sample that could not be scored, which has
+    no parts. The parts of a scored sample are always ``validity`` (0 unless the program failed),
+    ``correctness`` (0 if it failed) and, where costs count, ``cost`` (0 or below); penalties of the
+    training (:func:`with_penalty`) are ``kl`` and ``overlong``, and ``task`` is the value without
+    them, None where there are none."""
+
+    value: float | None
+    parts: Mapping[str, float] = field(default_factory=dict)
+    task: float | None = None
+
+    @property
+    def unpenalised(self) -> float | None:
+        """What the task itself gave."""
+        return self.value if self.task is None else self.task
+
+    def __post_init__(self) -> None:
+        if self.value is None:
+            if self.parts:
+                raise ValueError(f"an unscored sample has no parts, not {dict(self.parts)}")
+        elif not math.isclose(self.value, sum(self.parts.values()), abs_tol=1e-9):
+            raise ValueError(f"parts {dict(self.parts)} do not sum to {self.value}")
+
+
+UNSCORED = Reward(None)
+
+
+def reward_of(failure: Failure | None, verdict: Verdict | None, section: RewardSection) -> Reward:
+    """The reward of one sample, before costs.
+
+    ``failure`` is that of the completion or of its execution; ``verdict`` is None when the sample
+    failed before it could be judged. Raises ValueError when neither is given.
+    """
+    if failure is not None:
+        if failure.blame is Blame.INFRASTRUCTURE:
+            return UNSCORED
+        validity = section.invalid if failure.reason in INVALID else section.crashed
+        return _scored(validity, 0.0)
+    if verdict is None:
+        raise ValueError("a sample without a failure needs a verdict")
+    if verdict.status != "ok":
+        return UNSCORED
+    return _scored(0.0, section.right if verdict.correct else section.wrong)
+
+
+def with_cost(
+    rewards: Sequence[Reward], tokens: Sequence[int], section: RewardSection
+) -> list[Reward]:
+    """The rewards of one group with the cost part, which ranks only the answers judged right.
+
+    For right answers ``cost = -w (right - wrong) (t - t_min) / t_max``, where t is the tokens that
+    the sample's workflow spent, ``t_min`` and ``t_max`` are taken over the group's right answers
+    and w is ``section.cost_weight`` <= 0.5: the cheapest right answer pays nothing, and the dearest
+    stays above a wrong one by at least half the distance. All others pay nothing. ``tokens`` of
+    samples that are not right are not read. With w = 0 the rewards come back unchanged.
+    """
+    if len(rewards) != len(tokens):
+        raise ValueError(f"{len(rewards)} rewards with {len(tokens)} token counts")
+    if section.cost_weight == 0:
+        return list(rewards)
+    right = [reward.value == section.right for reward in rewards]
+    spent = [count for count, counts in zip(tokens, right, strict=True) if counts]
+    least, most = min(spent, default=0), max(spent, default=0)
+    scale = section.cost_weight * (section.right - section.wrong)
+
+    def costed(reward: Reward, count: int, is_right: bool) -> Reward:
+        if reward.value is None:
+            return reward
+        cost = scale * (least - count) / most if is_right and most > 0 else 0.0
+        return Reward(reward.value + cost, {**reward.parts, "cost": cost})
+
+    return [costed(*each) for each in zip(rewards, tokens, right, strict=True)]
+
+
+def with_penalty(reward: Reward, part: Literal["kl", "overlong"], penalty: float) -> Reward:
+    """The reward with a part of minus the penalty: what the policy's distance from the base model
+    costs it (``grpo.kl_in: reward``), or its length (``grpo.overlong: soft``). An unscored sample
+    stays unscored."""
+    if reward.value is None:
+        return reward
+    parts = {**reward.parts, part: -penalty}
+    return Reward(reward.value - penalty, parts, reward.unpenalised)
+
+
+def _scored(validity: float, correctness: float) -> Reward:
+    return Reward(validity + correctness, {"validity": validity, "correctness": correctness})
 
 
 SCHEMA = 1
@@ -133,3 +238,60 @@ def plain(value: "DataclassInstance | None") -> dict[str, Any] | None:
 def _reward(reward: Reward) -> dict[str, Any]:
     kept: dict[str, Any] = {"value": reward.value, "parts": dict(reward.parts)}
     return kept if reward.task is None else kept | {"unpenalised": reward.task}
+
+
+def outcome_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """The metrics of some rollouts under the field's names."""
+    spent = [r.spent for r in rollouts if r.spent]
+    verdicts = [r.verdict for r in rollouts if r.verdict]
+    return {
+        **_scores(rollouts),
+        **_failures([r.failure for r in rollouts]),
+        **audit([r.verdict for r in rollouts], [r.gold for r in rollouts]),
+        **mean_of("llm/calls_mean", [float(s.calls) for s in spent]),
+        **mean_of("tokens/llm_mean", [float(s.tokens) for s in spent]),
+        **mean_of("tokens/judge_mean", [float(v.usage.tokens) for v in verdicts]),
+        **mean_of("time/execute", [s.seconds for s in spent]),
+        **mean_of("time/judge", [v.seconds for v in verdicts]),
+    }
+
+
+def mean_of(name: str, values: Sequence[float]) -> dict[str, float]:
+    """One metric: the mean of the values, none without any."""
+    return {name: sum(values) / len(values)} if values else {}
+
+
+def _scores(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    judged = [r.verdict.correct for r in rollouts if r.verdict and r.verdict.status == "ok"]
+    metrics = {
+        **mean_of("reward/mean", _rewards(rollouts)),
+        **mean_of("reward/right_frac", [1.0 if correct else 0.0 for correct in judged]),
+        **mean_of("gold/accuracy", _golds(rollouts)),
+    }
+    for kind in tasks_by_kind([r.task for r in rollouts]):
+        some = [r for r in rollouts if r.task.kind == kind]
+        metrics |= mean_of(f"reward/by_kind/{kind}", _rewards(some))
+        metrics |= mean_of(f"gold/accuracy/{kind}", _golds(some))
+    return metrics
+
+
+def _rewards(rollouts: Sequence[Rollout]) -> list[float]:
+    return [r.reward.value for r in rollouts if r.reward.value is not None]
+
+
+def _golds(rollouts: Sequence[Rollout]) -> list[float]:
+    return [score for r in rollouts if (score := r.gold_score) is not None]
+
+
+def _failures(failures: Sequence[Failure | None]) -> dict[str, float]:
+    """Shares of all rollouts: valid, unscored, and each reason of the taxonomy, 0 where it did not
+    occur: a curve without its zeros shows the bad steps alone."""
+    count = len(failures)
+    reasons = Counter(failure.reason for failure in failures if failure)
+    ours = sum(n for reason, n in reasons.items() if reason.blame is Blame.INFRASTRUCTURE)
+    policy = sum(reasons.values()) - ours
+    # A sample that we lost says nothing about the policy, so it is not in the valid share.
+    shares = {"rollout/unscored": ours / count}
+    if count > ours:
+        shares["rollout/valid_frac"] = 1 - policy / (count - ours)
+    return shares | {f"rollout/failed/{reason.value}": reasons[reason] / count for reason in Reason}

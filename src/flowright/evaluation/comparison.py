@@ -10,7 +10,7 @@ from typing import Any
 
 from flowright.core.statistics import RESAMPLES, Resampler, mean, ratio
 from flowright.data.task import Task
-from flowright.environments.environment import Baseline, Environment
+from flowright.environments.base import Baseline, Environment
 from flowright.environments.rollout import Completion
 from flowright.evaluation.evaluator import Row, make_row, rollout_all, row_of
 from flowright.evaluation.ledger import Ledger, Where

@@ -13,9 +13,8 @@ from flowright.core.files import disk_errors
 from flowright.core.statistics import Estimate, bootstrap
 from flowright.data.mixture import tasks_by_kind
 from flowright.data.task import Task
-from flowright.environments.environment import Environment
-from flowright.environments.reward import Reward
-from flowright.environments.rollout import Completion, Rollout, to_record
+from flowright.environments.base import Environment
+from flowright.environments.rollout import Completion, Reward, Rollout, to_record
 from flowright.evaluation.perplexity import TextScore, text_score_of
 from flowright.grading import Gold
 from flowright.grading.gold import is_free_text

@@ -10,10 +10,8 @@ from flowright.core.errors import ConfigError, DataError
 from flowright.core.files import check_writable, write_json
 from flowright.data.preferences import Pair
 from flowright.data.task import Task
-from flowright.environments.judging.files import read_rows
-from flowright.environments.judging.loading import FORMS
-from flowright.environments.judging.rows import PairRow
-from flowright.environments.judging.tasks import JudgingTask
+from flowright.environments.judging.rows import PairRow, read_rows
+from flowright.environments.judging.tasks import FORMS, JudgingTask
 from flowright.evaluation.trained_judge import LocalScorer, find_judge, load_judge
 from flowright.grpo.batch import scalar_scores
 from flowright.grpo.checkpoint import Saves, load_weights, portable_state, take_over

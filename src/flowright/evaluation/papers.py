@@ -19,7 +19,7 @@ from flowright.config.loading import load_entries
 from flowright.config.root import Config
 from flowright.core.untrusted import one_line
 from flowright.data.loading import AFLOW_TEST, Provenance
-from flowright.environments.environment import Environment
+from flowright.environments.base import Environment
 
 _FACTS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 

@@ -24,7 +24,7 @@ from flowright.config.loading import load_judge_server
 from flowright.config.policy import PolicySection
 from flowright.config.root import JudgeServerConfig
 from flowright.core.errors import ConfigError, DataError
-from flowright.environments.judging.serving import (
+from flowright.environments.judging.frame_judge import (
     FORM_FILE,
     FrameJudge,
     JudgeForm,

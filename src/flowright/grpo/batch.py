@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from flowright.config.grpo import GrpoSection
-from flowright.environments.reward import Reward, with_penalty
-from flowright.environments.rollout import Rollout
+from flowright.environments.rollout import Reward, Rollout, with_penalty
 from flowright.grpo.advantages import GroupAdvantages
 from flowright.grpo.problems import ShownPrompt, is_scaffolded
 from flowright.grpo.ranks import interleaved

@@ -3,7 +3,7 @@
 ``adapter/`` is an ordinary peft adapter that vLLM or transformers can load; with ``policy.train:
 full`` it is ``model/``, a Hugging Face folder. ``trainer.pt`` holds the optimizer, torch's random
 state, the samples that wait for the learner with hashes of their prompts, and the environment's
-memory (:meth:`flowright.environments.environment.Environment.state`). ``trained_on.json`` lists the
+memory (:meth:`flowright.environments.base.Environment.state`). ``trained_on.json`` lists the
 training data where the environment names it (:mod:`flowright.data.contamination`).
 ``manifest.json`` has the SHA-256 of every file: a checkpoint that does not match is passed over for
 the one before. Mixture, sampling and learning rate are functions of (seed, step) and need no state.

@@ -9,7 +9,7 @@ from flowright.config.root import Config
 from flowright.core.errors import DataError
 from flowright.data.mixture import Mixture
 from flowright.data.task import Task
-from flowright.environments.environment import Environment, TrainingConversation
+from flowright.environments.base import Environment, TrainingConversation
 from flowright.grpo.batch import Group, Trained
 from flowright.grpo.learner import Learner
 from flowright.grpo.pipeline import Enter, Source, StepBatch

@@ -19,7 +19,7 @@ from flowright.config.root import Config
 from flowright.core.errors import RunPaused
 from flowright.data.mixture import Mixture, tasks_hash
 from flowright.data.task import Task
-from flowright.environments.environment import Environment
+from flowright.environments.base import Environment
 from flowright.environments.rollout import Rollout
 from flowright.grpo.advantages import GroupAdvantages, group_advantages, signal_of
 from flowright.grpo.batch import (

@@ -1,7 +1,7 @@
 """Tasks as they are put to the policy: their forms and scaffolds, and the samples drawn from them.
 
 A scaffold is a richer prompt that an attempt is sampled from while it trains on the task's own
-(:meth:`flowright.environments.environment.Environment.scaffolds`).
+(:meth:`flowright.environments.base.Environment.scaffolds`).
 """
 
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from flowright.core.errors import ConfigError
 from flowright.data.task import Task
-from flowright.environments.environment import Environment
+from flowright.environments.base import Environment
 from flowright.environments.rollout import Completion
 from flowright.llm.chat import Message
 from flowright.policy.sampling import Prompt, Sample, Sampler, Sampling
@@ -99,7 +99,7 @@ def _shown_prompt(
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """One form of a task (:meth:`flowright.environments.environment.Environment.forms`), as a task
+    """One form of a task (:meth:`flowright.environments.base.Environment.forms`), as a task
     with a prompt of its own. ``shown``: the prompt of each of its attempts; empty where all are
     sampled from ``prompt``."""
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from flowright.data.mixture import tasks_by_kind
-from flowright.environments.environment import Environment
+from flowright.environments.base import Environment
 from flowright.environments.rollout import Rollout, to_record
 from flowright.grpo.advantages import GroupAdvantages
 from flowright.grpo.batch import Batch, Place

@@ -20,7 +20,7 @@ from flowright.config.root import Config
 from flowright.core.errors import Blame, Failure, UserError, boundary
 from flowright.core.off_loop import off_loop
 from flowright.data.task import Problem, Task
-from flowright.environments.environment import prompt_encoder
+from flowright.environments.base import prompt_encoder
 from flowright.environments.workflow.config import WorkflowConfig
 from flowright.environments.workflow.environment import open_sandbox
 from flowright.grpo.checkpoint import load_weights

@@ -17,7 +17,7 @@ from flowright.config.loading import load_entries
 from flowright.config.root import Config
 from flowright.core.errors import UserError
 from flowright.data.task import Kind, Problem
-from flowright.environments.environment import Environment, TaskSets, make_environment
+from flowright.environments.base import Environment, TaskSets, make_environment
 from flowright.environments.registry import load_config
 from flowright.environments.workflow.environment import WorkflowEnvironment
 from flowright.runs.checkpoints import checkpoint_of, chosen_as_best

@@ -10,35 +10,16 @@ from typing import Any
 
 from flowright.config.llm import SIMULATED
 from flowright.config.root import Config as RunConfig
+from flowright.core.errors import DataError
 from flowright.core.statistics import SHARE
 from flowright.criteria.rubrics.rows import Item
 from flowright.criteria.rubrics.scaffolding import Schedule, scaffolded, shown_items
 from flowright.data.contamination import TrainedOn
 from flowright.data.task import Task
-from flowright.environments.environment import (
-    Baseline,
-    Demonstration,
-    Environment,
-    TaskSets,
-    TokenCount,
-)
+from flowright.environments.base import Baseline, Demonstration, TaskSets, TokenCount
 from flowright.environments.instructions.config import CHECKED, InstructionsSection
 from flowright.environments.instructions.display import DISPLAY
-from flowright.environments.instructions.known_rule import (
-    SOURCE as KNOWN_RULE,
-    drawn_answer,
-    sentences_of,
-)
-from flowright.environments.instructions.lengths import fit
-from flowright.environments.instructions.loading import (
-    InstructionSets,
-    found_files,
-    load_sets,
-    read_tasks,
-    trained_on,
-)
-from flowright.environments.instructions.measures import instruction_metrics
-from flowright.environments.instructions.opening import (
+from flowright.environments.instructions.grader import (
     OpenGrader,
     check_judge,
     check_packages,
@@ -46,16 +27,26 @@ from flowright.environments.instructions.opening import (
     planned_calls,
     wording_of,
 )
-from flowright.environments.instructions.rollouts import record_of, roll_out
-from flowright.environments.instructions.tasks import InstructionTask, messages_of
-from flowright.environments.metrics import outcome_metrics
-from flowright.environments.rollout import Completion, Rollout
+from flowright.environments.instructions.reward import instruction_metrics, record_of, roll_out
+from flowright.environments.instructions.tasks import (
+    SOURCE as KNOWN_RULE,
+    InstructionTask,
+    drawn_answer,
+    found_files,
+    load_sets,
+    messages_of,
+    read_tasks,
+    sentences_of,
+    trained_on,
+)
+from flowright.environments.rollout import Completion, Rollout, outcome_metrics
+from flowright.environments.row_tasks import RowEnvironment
 from flowright.environments.workflow.environment import open_sandbox
 from flowright.llm.chat import Message
 from flowright.llm.counters import Counters
 
 
-class InstructionsEnvironment(Environment):
+class InstructionsEnvironment(RowEnvironment):
     """The environment of ``environment: instructions``; its keys are those of ``instructions``."""
 
     Config = InstructionsSection
@@ -68,37 +59,32 @@ class InstructionsEnvironment(Environment):
         super().__init__(config.model_copy(update={"instructions": section}))
         self._section = section
         self._words = wording_of(section)
-        self._sets: InstructionSets | None = None
-        self._lengths: list[str] = []
 
     def tasks(self) -> TaskSets:
         self._sets = sets = load_sets(self._section, self.config.seed)
         return TaskSets(sets.train, sets.held_out)
 
     def read_tasks(self, name: str) -> Sequence[Task]:
-        return read_tasks(found_files([name]), self._section.reward)[0]
+        return read_tasks(found_files([name]), self._section.reward).rows
 
     def messages(self, task: Task) -> list[Message]:
         return messages_of(_instruction(task).conversation)
 
-    def steps(self, train: Sequence[Task]) -> int | None:
-        epochs, size = self._section.epochs, self.config.grpo.prompts_per_step
-        return None if epochs is None else max(1, round(epochs * len(train) / size))
-
     def fitted(self, tasks: TaskSets, tokens: TokenCount, limit: int) -> TaskSets:
-        """The tasks whose prompt has at most ``limit`` tokens, the others dropped, or cut where
+        """The tasks whose prompt has at most ``limit`` tokens; the others are dropped, or cut when
         they are asked, as ``instructions.overlong`` says. Raises DataError."""
-        sides = []
-        for name, side in (("train", tasks.train), ("held out", tasks.val)):
-            kept, lines = fit(
-                [_instruction(task) for task in side],
-                lambda task: tokens(self.messages(task)),
-                limit,
-                self._section,
+        found = self._fitted(
+            tasks,
+            lambda task: tokens(self.messages(task)),
+            limit,
+            lambda task, count: (task, 0),
+        )
+        if tasks.train and not found.train:
+            raise DataError(
+                f"all {len(tasks.train):,} prompts have more than {limit:,} tokens; raise "
+                "policy.max_prompt_tokens, or set instructions.overlong: cut"
             )
-            self._lengths += [f"{name}: {line}" for line in lines]
-            sides.append(kept)
-        return TaskSets(*sides)
+        return found
 
     def scaffolds(
         self, task: Task, step: int, steps: int, attempts: int
@@ -207,15 +193,8 @@ class InstructionsEnvironment(Environment):
 
     def about(self) -> Mapping[str, Any]:
         section, sandbox = self._section, self._open.sandbox
-        files = ", ".join(section.train_files)
-        about: dict[str, Any] = {
-            "data": files or "a known rule (synthetic)",
-            "reward": section.reward,
-            "warnings": [],
-        }
-        if self._sets is not None:
-            about["split"] = self._sets.digest
-        if self._section.reward != "constraints":
+        about: dict[str, Any] = {**super().about(), "reward": section.reward, "warnings": []}
+        if section.reward != "constraints":
             about["judge"] = ", ".join(self.config.judge_names)
         if sandbox is not None and not sandbox.isolation.sufficient:
             about["warnings"] = [f"WEAKER ISOLATION than required: {sandbox.isolation}"]
@@ -230,9 +209,6 @@ class InstructionsEnvironment(Environment):
         if self.simulated:
             lines.append("SIMULATED: the embedded server judges; its numbers are no claims")
         return lines
-
-    def told_of_tasks(self) -> Sequence[str]:
-        return (*(self._sets.lines if self._sets else ()), *self._lengths)
 
     def planned_calls(self, train: Sequence[Task]) -> Mapping[str, float]:
         """An attempt asks no executor, and the judge about its criteria."""

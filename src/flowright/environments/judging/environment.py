@@ -12,52 +12,56 @@ from flowright.core.errors import ConfigError, DataError, Failure, Reason
 from flowright.data.contamination import TrainedOn
 from flowright.data.preferences import Pair, Preferred, Turn
 from flowright.data.task import Task
-from flowright.environments.environment import (
+from flowright.environments.base import (
     Baseline,
     Demonstration,
-    Environment,
     TaskSets,
     TokenCount,
     TrainingConversation,
 )
 from flowright.environments.judging.config import GIVEN, JudgingSection
 from flowright.environments.judging.display import DISPLAY
-from flowright.environments.judging.frames import frame, wording_of
-from flowright.environments.judging.known_rule import SOURCE as KNOWN_RULE, asked_about, reasons
-from flowright.environments.judging.lengths import Fitted, fit
-from flowright.environments.judging.loading import (
-    JudgingRows,
-    load_conversations,
-    load_rows,
-    read_held_out,
-    trained_on,
+from flowright.environments.judging.frames import (
+    Reading,
+    Unread,
+    frame,
+    read,
+    reply_text,
+    wording_of,
 )
-from flowright.environments.judging.measures import JudgingDetails, judging_metrics
-from flowright.environments.judging.reading import Reading, Unread, read, reply_text
-from flowright.environments.judging.rewards import (
+from flowright.environments.judging.reward import (
+    JudgingDetails,
     consistency,
     judged,
+    judging_metrics,
     of_preference,
     of_score,
     unread,
 )
 from flowright.environments.judging.rows import JudgedRow, SftRow
+from flowright.environments.judging.synthetic import SOURCE as KNOWN_RULE, asked_about, reasons
 from flowright.environments.judging.tasks import (
     ConversationTask,
     JudgingTask,
     conversation_task,
+    cut_row,
+    load_conversations,
+    load_rows,
     other_order,
+    read_held_out,
     task_of,
+    trained_on,
 )
 from flowright.environments.judging.transcripts import transcript
-from flowright.environments.metrics import outcome_metrics
-from flowright.environments.reward import Reward
-from flowright.environments.rollout import Completion, Rollout
+from flowright.environments.rollout import Completion, Reward, Rollout, outcome_metrics
+from flowright.environments.row_tasks import RowEnvironment
 from flowright.grading import Gold
 from flowright.llm.chat import Message
 
+RowTask = JudgingTask | ConversationTask
 
-class JudgingEnvironment(Environment):
+
+class JudgingEnvironment(RowEnvironment):
     """The environment of ``environment: judging``; its keys are those of ``judging``."""
 
     Config = JudgingSection
@@ -71,58 +75,39 @@ class JudgingEnvironment(Environment):
         super().__init__(config)
         self._section = config.own(JudgingSection)
         self._words = wording_of(self._section.wording)
-        self._rows: JudgingRows[JudgedRow] | JudgingRows[SftRow] | None = None
-        self._lengths: list[str] = []
 
     def tasks(self) -> TaskSets:
         section, seed = self._section, self.config.seed
         if section.method == "sft" and section.data == "files":
-            self._rows = found = load_conversations(section, seed)
+            self._sets = found = load_conversations(section, seed)
             sides = ([*map(conversation_task, side)] for side in (found.train, found.held_out))
             return TaskSets(*sides)
-        self._rows = rows = load_rows(section, seed)
+        self._sets = rows = load_rows(section, seed)
         return TaskSets([*map(task_of, rows.train)], [*map(task_of, rows.held_out)])
 
     @property
     def rolls_out(self) -> bool:
         return self._section.method != "sft" or self._section.data == "known_rule"
 
-    def steps(self, train: Sequence[Task]) -> int | None:
-        epochs, size = self._section.epochs, self.config.grpo.prompts_per_step
-        return None if epochs is None else max(1, round(epochs * len(train) / size))
-
     def read_tasks(self, name: str) -> Sequence[Task]:
         rows = read_held_out(self._section, Path(name), self.config.seed)
         return [*map(task_of, rows)]
 
     def fitted(self, tasks: TaskSets, tokens: TokenCount, limit: int) -> TaskSets:
-        """The tasks of at most ``limit`` tokens, with the answer where that is given, the others
-        dropped or cut as ``judging.overlong`` says; :meth:`introduction` tells. Raises DataError.
-        """
-        train, val = (
-            self._fitted(name, side, tokens, limit)
-            for name, side in (("train", tasks.train), ("held out", tasks.val))
-        )
-        return TaskSets(train, val)
+        """The tasks of at most ``limit`` tokens, with the answer if that is given; the others are
+        dropped or cut as ``judging.overlong`` says. Raises DataError."""
 
-    def _fitted(
-        self, name: str, tasks: Sequence[Task], tokens: TokenCount, limit: int
-    ) -> Sequence[Task]:
-        conversations = [task.row for task in tasks if isinstance(task, ConversationTask)]
-        rows = conversations or [_judging(task).row for task in tasks]
-        if not rows:
-            return tasks
-        found: Fitted[JudgedRow | SftRow] = fit(
-            rows, lambda row: self._tokens(row, tokens), limit, self._section.overlong
-        )
-        self._lengths += [
-            f"{name}: {found}",
-            *(f"  {row}" for row in found.left_out[: self._section.show_left_out]),
-        ]
-        return [
-            conversation_task(row) if isinstance(row, SftRow) else task_of(row)
-            for row in found.rows
-        ]
+        def count(row: JudgedRow | SftRow) -> int:
+            return self._tokens(row, tokens)
+
+        def shorten(task: RowTask, many: int) -> tuple[RowTask, int] | None:
+            if isinstance(task, ConversationTask):
+                cut = cut_row(task.row, many, count, limit)
+                return cut and (conversation_task(cut[0]), cut[1])
+            cut = cut_row(task.row, many, count, limit)
+            return cut and (task_of(cut[0]), cut[1])
+
+        return self._fitted(tasks, lambda task: count(task.row), limit, shorten)
 
     def _tokens(self, row: JudgedRow | SftRow, tokens: TokenCount) -> int:
         """Of the longer order or answer: tokens may join differently."""
@@ -306,17 +291,8 @@ class JudgingEnvironment(Environment):
         reply = reply_text(thought, verdict, sure)
         return reply.removeprefix("<think>") if self._section.opened_thought else reply
 
-    def about(self) -> Mapping[str, Any]:
-        section = self._section
-        files = ", ".join(map(str, section.train_files))
-        about = {"data": files or "a known rule (synthetic)"}
-        return about | ({"split": self._rows.digest} if self._rows else {})
-
     def trained_on(self) -> TrainedOn | None:
-        return trained_on(self._rows, self._section) if self._rows else None
-
-    def told_of_tasks(self) -> Sequence[str]:
-        return (*(self._rows.lines if self._rows else ()), *self._lengths)
+        return trained_on(self._sets, self._section) if self._sets else None
 
 
 def _judging(task: Task) -> JudgingTask:

@@ -7,13 +7,13 @@ from typing import Any
 from flowright.core.blocks import Block, Fact, Text
 from flowright.core.errors import Reason
 from flowright.environments.display import Curve, Display
-from flowright.environments.presentation.presenting import PRESENTATIONS
-from flowright.environments.presentation.table import KINDS
+from flowright.environments.presentation.choices import PRESENTATIONS
+from flowright.environments.presentation.tasks import KINDS
 
 
 @dataclass(frozen=True)
 class PresentationDisplay(Display):
-    """Of records that hold ``presentation`` (:mod:`flowright.environments.presentation.rollouts`)."""
+    """Of records that hold ``presentation`` (:mod:`flowright.environments.presentation.reward`)."""
 
     def blocks(self, record: Mapping[str, Any]) -> Sequence[Block]:
         found: list[Block] = [Text("Choice", str(record.get("completion") or ""))]

@@ -8,18 +8,19 @@ from typing import Any
 from flowright.config.llm import SIMULATED
 from flowright.config.root import Config as RunConfig
 from flowright.data.task import Task
-from flowright.environments.environment import Baseline, Demonstration, Environment, TaskSets
-from flowright.environments.metrics import outcome_metrics
-from flowright.environments.presentation.choices import Choice, drawn_choice
+from flowright.environments.base import Baseline, Demonstration, Environment, TaskSets
+from flowright.environments.presentation.choices import PLAIN, PRESENTATIONS, Choice, drawn_choice
 from flowright.environments.presentation.config import PresentationSection
 from flowright.environments.presentation.display import DISPLAY
-from flowright.environments.presentation.judging import QueriedJudge, judge_of
-from flowright.environments.presentation.measures import presentation_metrics
-from flowright.environments.presentation.presenting import PLAIN, PRESENTATIONS
-from flowright.environments.presentation.rollouts import query_about, record_of, roll_out
-from flowright.environments.presentation.table import WAYS
-from flowright.environments.presentation.tasks import SmallQuestion, small_questions
-from flowright.environments.rollout import Completion, Rollout
+from flowright.environments.presentation.judge import QueriedJudge, judge_of
+from flowright.environments.presentation.reward import (
+    presentation_metrics,
+    query_about,
+    record_of,
+    roll_out,
+)
+from flowright.environments.presentation.tasks import WAYS, SmallQuestion, small_questions
+from flowright.environments.rollout import Completion, Rollout, outcome_metrics
 from flowright.judging.verdict import Judge, JudgeQuery
 
 

@@ -14,18 +14,21 @@ from flowright.data.mixture import tasks_by_kind
 from flowright.data.sources import Split
 from flowright.data.splits import Splits, check_disjoint
 from flowright.data.task import KINDS, Problem, Task
-from flowright.environments.environment import Baseline, Demonstration, Environment, TaskSets
-from flowright.environments.metrics import mean_of, outcome_metrics
-from flowright.environments.rollout import Completion, Rollout
-from flowright.environments.workflow.checks import budgets, check_servers
+from flowright.environments.base import Baseline, Demonstration, Environment, TaskSets
+from flowright.environments.rollout import Completion, Rollout, mean_of, outcome_metrics
 from flowright.environments.workflow.config import WorkflowConfig
 from flowright.environments.workflow.display import DISPLAY
-from flowright.environments.workflow.judge import models_that_judge, settings_of_judge
-from flowright.environments.workflow.rollout import (
+from flowright.environments.workflow.reward import (
     WorkflowRollouts,
     details_of,
     query_about,
     workflow_record,
+)
+from flowright.environments.workflow.servers import (
+    budgets,
+    check_servers,
+    models_that_judge,
+    settings_of_judge,
 )
 from flowright.grading.gold import algebra
 from flowright.judging.build import OpenJudge, open_judge

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from flowright.core.errors import DataError
-from flowright.core.files import check_writable, disk_errors, write_text
+from flowright.core.files import check_writable
 from flowright.core.off_loop import off_loop
 from flowright.core.plugins import suggest
-from flowright.core.tables import read_rows
+from flowright.core.tables import read_rows, write_rows
 from flowright.criteria.constraints.checkers import (
     BENCHMARKS,
     Prompt,
@@ -164,10 +164,7 @@ async def answer_benchmark(
             for prompt, (answer, *_) in zip(prompts, rows, strict=True)
             if answer is not None
         ]
-        with disk_errors(out):
-            out.parent.mkdir(parents=True, exist_ok=True)
-            text = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines)
-            write_text(out, text)
+        write_rows(out, lines)
 
     data = {"data": sha256_of(prompt_set.data)}
     done = await generate_answers(named, settings, questions, data, out, overwrite, write, progress)

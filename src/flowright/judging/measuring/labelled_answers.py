@@ -9,20 +9,18 @@ Programs are run in the sandbox, and the outcome of their tests is their evidenc
 """
 
 import asyncio
-import json
 import random
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from itertools import count
 from pathlib import Path
 from typing import get_args
 
 from flowright.core.errors import DataError
-from flowright.core.files import write_text
 from flowright.core.plugins import suggest
-from flowright.core.tables import Place, Row, read_rows
+from flowright.core.tables import Place, Row, read_rows, write_rows
 from flowright.data.task import Problem
 from flowright.grading import gold_check
 from flowright.judging.verdict import AnswerType, JudgeQuery, answer_type_of, task_query
@@ -54,11 +52,6 @@ class LabelledItem:
             rival=rival,
             key=key,
         )
-
-    def to_json(self) -> str:
-        """Return a line of a file, without empty fields."""
-        row = {name: value for name, value in asdict(self).items() if value not in (None, ())}
-        return json.dumps(row, ensure_ascii=False)
 
 
 _FIELDS = tuple(f.name for f in fields(LabelledItem))
@@ -96,12 +89,11 @@ def _rows(path: Path) -> Iterator[tuple[Place, Row]]:
     return read_rows(path)
 
 
-def write_labelled(path: Path, items: Iterable[LabelledItem]) -> int:
-    """Write answers as JSON Lines, replacing the file at once; return their number."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [item.to_json() for item in items]
-    write_text(path, "\n".join([*lines, ""]))
-    return len(lines)
+def write_labelled(path: Path, items: Sequence[LabelledItem]) -> int:
+    """Write answers without empty fields, replacing the file at once; return their number."""
+    rows = (asdict(item).items() for item in items)
+    write_rows(path, ({k: v for k, v in row if v not in (None, ())} for row in rows))
+    return len(items)
 
 
 def _item(row: Row, place: Place) -> LabelledItem:

@@ -1,29 +1,28 @@
-"""A run's plan in its directory, and how far off it was once the run is over: ``plan.json``."""
+"""``plan.json``: a run's plan, and after the run its comparison with the measured figures."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from flowright.app.first_look import Start
-from flowright.app.plan.basis import ROLES, USAGE
-from flowright.app.plan.time_plan import plan_run, usd_of
-from flowright.app.plan.words import start_line
+from flowright.app.plan_basis import ROLES, USAGE
+from flowright.app.time_plan import plan_run, start_line, usd_of
 from flowright.config.root import Config
 from flowright.core.files import disk_errors, write_json
 from flowright.core.formatting import duration
-from flowright.environments.environment import prompt_encoder
+from flowright.environments.base import prompt_encoder
 from flowright.policy.sampling import Tokenizer
 from flowright.runs.run_files import read_metrics, read_plan
 
 NAME = "plan.json"
 
 NEAR = 0.15
-"""So far off, relative to the plan, a figure may be before the screen says so."""
+"""Relative error of a planned figure from which on the terminal lists it."""
 
 
 async def keep_plan(run: Path, start: Start, tokenizer: Tokenizer) -> str | None:
-    """Plan a run that begins and write the plan; a line about it. A resumed run is held to its
-    first plan. Raises UserError as :func:`flowright.app.plan.time_plan.plan_run`."""
+    """Plan a starting run and write the plan; return a line about it. A resumed run keeps its
+    first plan. Raises UserError as :func:`flowright.app.time_plan.plan_run`."""
     if (run / NAME).exists():
         return None
     config, environment = start.config, start.environment
@@ -34,10 +33,12 @@ async def keep_plan(run: Path, start: Start, tokenizer: Tokenizer) -> str | None
     return f"plan      {start_line(plan)}"
 
 
-def settle(run: Path, config: Config, seconds: float, asked: Mapping[str, float]) -> list[str]:
-    """Add what was measured to ``plan.json``; lines about time, price and what was off. The
-    comparison took so many ``seconds`` and ``asked`` servers for that (metrics ``servers/*``); the
-    rest is in the run's metrics. Nothing where the run has no plan."""
+def compare_with_plan(
+    run: Path, config: Config, seconds: float, asked: Mapping[str, float]
+) -> list[str]:
+    """Add the measured figures to ``plan.json``; return lines on time, price and large errors.
+    ``seconds`` and ``asked`` (metrics ``servers/*``) are those of the comparison; the rest is in
+    the run's metrics. Empty for a run without a plan."""
     path, plan = run / NAME, read_plan(run).get("planned")
     if plan is None:
         return []
@@ -45,7 +46,7 @@ def settle(run: Path, config: Config, seconds: float, asked: Mapping[str, float]
     compared = {
         name: {"planned": figure, "measured": measured[name]}
         for name, figure in _planned(plan).items()
-        if name in measured and (figure or measured[name])  # servers that nobody asks are none
+        if name in measured and (figure or measured[name])  # without servers both are 0
     }
     with disk_errors(path):
         write_json(path, {"planned": plan, "measured": measured, "compared": compared})
@@ -53,7 +54,7 @@ def settle(run: Path, config: Config, seconds: float, asked: Mapping[str, float]
 
 
 def _planned(plan: Mapping[str, Any]) -> dict[str, float]:
-    """The figures that a run can be held to. Only training counts the policy's tokens."""
+    """The comparable figures. Only training counts the policy's tokens."""
     training = {
         name: value for name, value in plan["phases"]["training"].items() if "policy" in name
     }
@@ -63,7 +64,7 @@ def _planned(plan: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _sum_usd(usd: Mapping[str, float | None]) -> dict[str, float]:
-    """Under ``usd``, where all that is paid for is known."""
+    """The sum as ``usd``, if every part is known."""
     known = [each for each in usd.values() if each is not None]
     return {"usd": sum(known)} if known and len(known) == len(usd) else {}
 
@@ -117,7 +118,7 @@ def _taken(
 
 
 def _off(plan: Mapping[str, Any], compared: Compared) -> Iterator[str]:
-    """A line of what was further off than NEAR; of what was planned at most, what went above."""
+    """A line on figures with an error above NEAR; bounds only if they were exceeded."""
     ratios = {
         name: each["measured"] / each["planned"]
         for name, each in compared.items()
@@ -136,8 +137,7 @@ def _off(plan: Mapping[str, Any], compared: Compared) -> Iterator[str]:
 
 
 def _is_bound(plan: Mapping[str, Any], name: str) -> bool:
-    """Whether a figure was planned as the most that there can be; times follow the policy's
-    tokens."""
+    """Return True if a figure was planned as an upper bound; times follow the policy's tokens."""
     if name.endswith("seconds"):
         return any(bound.startswith("policy") for bound in plan["bounds"])
     return name in plan["bounds"]

@@ -18,8 +18,7 @@ from flowright.core.errors import DataError, FailureError
 from flowright.core.off_loop import off_loop
 from flowright.data.preferences import Pair, Turn
 from flowright.environments.judging.config import JudgingSection
-from flowright.environments.judging.frames import FrameWording, frame, wording_of
-from flowright.environments.judging.reading import Reading, read
+from flowright.environments.judging.frames import FrameWording, Reading, frame, read, wording_of
 from flowright.environments.judging.rows import TOP_LABEL, JudgedRow, PointwiseRow
 from flowright.judging.llm_judge import PAIRWISE, orders, shown_answer
 from flowright.judging.verdict import DOWN, JudgeQuery, RawReply, Status, Verdict

@@ -1,17 +1,17 @@
-"""The arithmetic of a run's plan: tokens and calls, hours, GPUs that keep each other busy, a price.
+"""The plan of a run: tokens and calls, hours, the balance of GPUs, a price; and its lines of text.
 
-It stands on a :class:`flowright.app.plan.basis.Basis`; nothing is asked or measured here. What the
-basis does not know stays unknown. Not in it: loading, a cold start, checkpoints, resampled groups.
+It computes from a :class:`flowright.app.plan_basis.Basis` and measures nothing; what the basis does
+not know stays unknown. Not planned: loading, a cold start, checkpoints, resampled groups.
 
 Seconds of one step, with sampling S, update U and a batch's rollouts R: batches are sampled up to s
-(``pipeline.max_staleness``) steps ahead, and a batch's rollouts have s whole steps and what is
-waited for. In the steady state a step takes
+(``pipeline.max_staleness``) steps ahead, so a batch's rollouts have s whole steps and the wait. In
+the steady state a step takes
 
     max(S + U, (S + U + R) / (1 + s), B)
 
-where B is for how long a batch keeps the servers busy: calls x seconds / requests in flight. With
-s = 0 that is S + U + R. R is a batch's requests put through the request slots on paper
-(:mod:`flowright.app.plan.replay`), and our own computing where it was measured.
+with B the seconds that a batch keeps the servers busy: calls x seconds / requests in flight. With
+s = 0 that is S + U + R. R is :func:`flowright.app.plan_basis.batch_seconds` plus our own computing,
+if it was measured.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,21 +19,30 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
-from flowright.app.plan.basis import FIGURES, ROLES, Basis, sampled, slots
-from flowright.app.plan.find_basis import find_basis
-from flowright.app.plan.replay import batch_seconds, busy_seconds
+from flowright.app.plan_basis import (
+    FIGURES,
+    ROLES,
+    Basis,
+    batch_seconds,
+    busy_seconds,
+    find_basis,
+    sampled,
+    slots,
+)
 from flowright.config.root import Config
+from flowright.core.formatting import amount, duration
 from flowright.data.mixture import Mixture
 from flowright.data.task import Task
-from flowright.environments.environment import Environment, TaskSets
+from flowright.environments.base import Environment, TaskSets
 from flowright.evaluation.evaluator import AT_ONCE
-from flowright.policy.sampling import Prompt
+from flowright.grpo.fixed_data import groups_of
+from flowright.policy.sampling import Prompt, Tokenizer
 
 COUNTED = 64
 """Prompts whose tokens are counted."""
 
 Figures = Mapping[str, float]
-"""Amounts by name; what is unknown is absent."""
+"""Amounts by name; unknown ones are absent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +54,7 @@ class Phase:
     drawn: int
     prompts: int
     batches: Sequence[tuple[int, int]]
-    """How many batches of how many attempts."""
+    """Numbers of batches and their attempts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +71,10 @@ class TimePlan:
     balance: float | None
     """Executor GPUs per trainer GPU that keep both busy."""
     usd: Mapping[str, float | None]
-    """By what is paid for: GPUs, tokens."""
+    """Cost by kind: GPUs, tokens."""
     assumed: tuple[str, ...]
     missing: tuple[str, ...]
-    """Keys that would make what is unknown known."""
+    """Keys that would set the unknown figures."""
 
     @property
     def total(self) -> Figures:
@@ -77,7 +86,7 @@ class TimePlan:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """What ``plan.json`` has under ``planned``."""
+        """The value of ``planned`` in ``plan.json``."""
         return {
             "source": self.source,
             "step": dict(self.step),
@@ -98,8 +107,8 @@ async def plan_run(
     tasks: TaskSets,
     encode: Callable[[Task], Prompt] | None = None,
 ) -> TimePlan:
-    """The plan of a run with these tasks; ``encode`` counts prompts where a tokenizer is at hand.
-    Raises UserError for an earlier run that is none, and where a probe fails."""
+    """Plan a run with these tasks; ``encode`` counts prompt tokens, if a tokenizer is loaded.
+    Raises UserError for an earlier run that is no run and for a probe that fails."""
     counted = None
     if encode is not None:
         some = Mixture(tasks.train, config.seed).distinct(COUNTED)
@@ -109,7 +118,7 @@ async def plan_run(
 
 
 def make_plan(config: Config, basis: Basis, validation: int, baselines: int) -> TimePlan:
-    """The plan of a run with so many validation problems and baselines."""
+    """Plan a run with these numbers of validation problems and baselines."""
     phases = _phases(config, validation, baselines)
     seconds = _step_seconds(config, basis)
     seconds |= _phase_seconds(config, basis, phases, seconds)
@@ -152,13 +161,13 @@ def _phases(config: Config, validation: int, baselines: int) -> dict[str, Phase]
 
 
 def _parts(times: int, attempts: int) -> list[tuple[int, int]]:
-    """So many evaluations in the parts that they are rolled out in."""
+    """Split evaluations into the batches that they are rolled out in."""
     whole, rest = divmod(attempts, AT_ONCE)
     return [(count, size) for count, size in ((times * whole, AT_ONCE), (times, rest)) if size]
 
 
 def _figures(basis: Basis, attempts: int, prompts: int, drawn: int | None = None) -> Figures:
-    """Of so many attempts; each prompt of the policy is read once."""
+    """Figures of a number of attempts; each prompt of the policy is read once."""
     counts = {
         "policy_tokens_in": prompts,
         "policy_tokens_out": attempts if drawn is None else drawn,
@@ -167,7 +176,7 @@ def _figures(basis: Basis, attempts: int, prompts: int, drawn: int | None = None
 
 
 def _step_seconds(config: Config, basis: Basis) -> dict[str, float]:
-    """By stage, as the module's docstring has them."""
+    """Seconds by stage, as in the module's docstring."""
     grpo = config.grpo
     size = grpo.prompts_per_step * grpo.group_size
     figures = _figures(basis, size, grpo.prompts_per_step)
@@ -189,7 +198,7 @@ def _step_seconds(config: Config, basis: Basis) -> dict[str, float]:
 
 
 def _rollout(config: Config, basis: Basis, attempts: int) -> float | None:
-    """Seconds of that many rollouts which begin together; None where a role is not timed."""
+    """Seconds of rollouts that begin together; None if a role is not timed."""
     if attempts and _untimed(config, basis):
         return None
     waited = batch_seconds(basis.attempts, attempts, slots(config)) if attempts else 0.0
@@ -197,7 +206,7 @@ def _rollout(config: Config, basis: Basis, attempts: int) -> float | None:
 
 
 def _untimed(config: Config, basis: Basis) -> list[str]:
-    """Roles that are asked, and nobody knows how long that takes."""
+    """Roles with calls of unknown duration."""
     asked = [role for role in ROLES if basis.figures.get(f"{role}_calls", inf)]
     return [role for role in asked if role not in basis.timed]
 
@@ -236,8 +245,8 @@ def trainer_gpus(config: Config) -> int:
 
 
 def usd_of(config: Config, total: Figures) -> dict[str, float | None]:
-    """GPUs x hours x price, and tokens x price, where prices are given; None where what they are of
-    is unknown. Servers that are paid by the token have no GPUs of ours. ``total``: as
+    """Cost of GPUs (GPUs x hours x price) and of tokens, for the prices that are set; None if the
+    amount is unknown. Servers paid by the token use no GPUs of ours. ``total``: as
     :attr:`TimePlan.total`."""
     plan, found = config.plan, dict[str, float | None]()
     prices = {
@@ -264,3 +273,102 @@ def _missing(config: Config, basis: Basis) -> tuple[str, ...]:
     keys = [f"plan.{role}.call_seconds" for role in _untimed(config, basis)]
     keys += ["plan.sampler_tokens_per_second"] if basis.sampler is None else []
     return (*keys, *(["plan.learner_tokens_per_second"] if basis.learner is None else []))
+
+
+def plan_lines(plan: TimePlan) -> list[str]:
+    """Render the whole plan for the dry run."""
+    found = [plan.source, *_table(plan), *_time(plan)]
+    if plan.balance is not None:
+        found.append(
+            f"executor GPUs per trainer GPU that keep both busy: {plan.balance:.2g} (servers are "
+            f"busy {duration(plan.seconds['busy'])} of a step, sampling and update take "
+            f"{duration(plan.seconds['sample'] + plan.seconds['update'])})"
+        )
+    found.append(_price(plan))
+    return [*found, *(f"assumed: {line}" for line in plan.assumed)]
+
+
+def start_line(plan: TimePlan) -> str:
+    """Render the time and its source for a starting run."""
+    if "seconds" not in plan.total:
+        return f"time unknown: {plan.source}; a dry run (--dry-run) lists the keys that set it"
+    return f"{_sum(plan)}, {plan.source}"
+
+
+def _table(plan: TimePlan) -> list[str]:
+    total = plan.total
+    rows = [("", "a step", "the run")]
+    for name in FIGURES:
+        if name in total:
+            most = "up to " if name in plan.bounds else ""
+            step, run = (f"{most}{amount(some[name])}" for some in (plan.step, total))
+            rows.append((name.replace("_", " "), step, run))
+    return [f"{name:<19} {one:>14} {other:>14}" for name, one, other in rows]
+
+
+def _time(plan: TimePlan) -> list[str]:
+    """Lines on the time and the stages of a step, or on the keys that are missing."""
+    stages = [s for s in ("sample", "update", "rollout") if s in plan.seconds]
+    each = ", ".join(f"{stage} {duration(plan.seconds[stage])}" for stage in stages)
+    if "seconds" in plan.total:
+        return [f"time: {_sum(plan)}", f"a step takes {duration(plan.seconds['step'])}: {each}"]
+    calls = [key for key in plan.missing if key.endswith("call_seconds")]
+    rates = [key for key in plan.missing if key not in calls]
+    keys = [" and ".join(calls) + " (or plan.probe)"] if calls else []
+    known = f"; of a step, {each}" if each else ""
+    return [f"time: unknown; a first run measures it, or give {', '.join(keys + rates)}{known}"]
+
+
+def _sum(plan: TimePlan) -> str:
+    most = "at most " if plan.bounds & {"policy_tokens_in", "policy_tokens_out"} else ""
+    parts = " + ".join(
+        f"{phase} {duration(plan.seconds[phase])}" for phase in plan.phases if plan.seconds[phase]
+    )
+    return f"{most}{duration(plan.total['seconds'])} = {parts}"
+
+
+def _price(plan: TimePlan) -> str:
+    if not plan.usd:
+        return "price: not planned; give plan.usd_per_gpu_hour, or prices of tokens"
+    known = [usd for usd in plan.usd.values() if usd is not None]
+    least = "at least " if len(known) < len(plan.usd) else "at most " if plan.bounds else ""
+    parts = " + ".join(
+        f"{what} {'unknown' if usd is None else f'{usd:,.2f}'}" for what, usd in plan.usd.items()
+    )
+    total = f"{least}{sum(known):,.2f} USD" if known else "unknown"
+    return f"price: {total} ({parts})"
+
+
+COUNTED_ROWS = 256
+"""Rows whose tokens are counted."""
+
+
+def fixed_data_lines(
+    config: Config, environment: Environment, tasks: TaskSets, tokenizer: Tokenizer
+) -> list[str]:
+    """Plan a run on fixed data: tokens, and hours at a set rate. Shared beginnings of rows count
+    once. Raises DataError."""
+    scores = config.policy.head == "score"
+
+    def mean_tokens(some: list[Task]) -> float:
+        groups = [g for task in some for g in groups_of(environment, task, tokenizer, scores)]
+        tokens = sum(len(g.prompt_ids) + sum(len(s.token_ids) for s in g.samples) for g in groups)
+        return tokens / len(some)
+
+    grpo, every = config.grpo, config.evaluation.every
+    each = mean_tokens(Mixture(tasks.train, config.seed).distinct(COUNTED_ROWS))
+    step = each * grpo.prompts_per_step
+    lines = [
+        f"{amount(each)} tokens a row; {amount(step)} a step, {amount(step * grpo.steps)} the run"
+    ]
+    if every and tasks.val:
+        held = mean_tokens(Mixture(tasks.val, config.seed).distinct(COUNTED_ROWS)) * len(tasks.val)
+        times = 1 + -(-grpo.steps // every)
+        lines.append(f"{len(tasks.val):,} held-out rows of {amount(held)} tokens, {times} times")
+    rate = config.plan.learner_tokens_per_second
+    lines.append(
+        f"time: training {duration(step * grpo.steps / rate)}"
+        if rate
+        else "time: unknown; give plan.learner_tokens_per_second"
+    )
+    return lines

@@ -15,9 +15,8 @@ from flowright.core.errors import ConfigError
 from flowright.data.contamination import TrainedOn
 from flowright.data.task import Task
 from flowright.environments.display import Display
-from flowright.environments.metrics import outcome_metrics
 from flowright.environments.registry import ENVIRONMENTS
-from flowright.environments.rollout import Completion, Rollout
+from flowright.environments.rollout import Completion, Rollout, outcome_metrics
 from flowright.judging.verdict import Judge, JudgeQuery
 from flowright.llm.chat import Message
 from flowright.llm.counters import Counters
@@ -247,7 +246,7 @@ class Environment:
         ``warnings`` is shown on all of them."""
         return {}
 
-    def told_of_tasks(self) -> Sequence[str]:
+    def task_notes(self) -> Sequence[str]:
         """What there is to say of the tasks that were loaded and :meth:`fitted`, such as rows that
         were left out: lines of the dry run and of a start."""
         return ()
@@ -278,7 +277,7 @@ def make_environment(config: RunConfig) -> Environment:
     if not isinstance(made, Environment):
         raise ConfigError(
             f"environment: {config.environment} makes a {type(made).__name__}; a subclass of "
-            "flowright.environments.environment.Environment is needed"
+            "flowright.environments.base.Environment is needed"
         )
     return made
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from flowright.config.llm import SIMULATED, SimulatedSection
 from flowright.config.root import Config
 from flowright.data.task import Task
+from flowright.environments.presentation.config import PresentationSection
 from flowright.judging.panel import Vote, majority
 from flowright.judging.rules import gate
 from flowright.judging.verdict import JudgeQuery, Status, Verdict
@@ -132,6 +133,6 @@ def one_of_three_biased(config: Config) -> Ask:
 
 def judge_of(config: Config) -> Ask:
     """The judge that ``presentation.reward`` names; of rewards without one, that of the audit."""
-    if config.presentation.reward == "panel":
+    if config.own(PresentationSection).reward == "panel":
         return one_of_three_biased(config)
     return PlantedJudge(config, config.simulated)

@@ -15,7 +15,7 @@ from flowright.core.errors import UserError
 from flowright.criteria.constraints.language import missing
 from flowright.criteria.rubrics.scaffolding import RubricWording, standard_wording, wording_from
 from flowright.environments.instructions.config import CHECKED, InstructionsSection
-from flowright.environments.instructions.grades import (
+from flowright.environments.instructions.reward import (
     ConstraintGrader,
     Grader,
     JudgedGrader,

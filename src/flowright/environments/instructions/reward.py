@@ -2,16 +2,18 @@
 ours and no number, and what was looked at.
 """
 
+import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
-from flowright.core.errors import Failure, Reason
+from flowright.core.errors import Failure, Reason, boundary
 from flowright.core.off_loop import off_loop
 from flowright.criteria.constraints.checkers import Prompt, verdicts
 from flowright.criteria.rubrics.rows import RubricRow, VerifRow
 from flowright.environments.instructions.config import InstructionsSection, Rules
 from flowright.environments.instructions.tasks import InstructionTask, Row
-from flowright.environments.rollout import Completion
+from flowright.environments.rollout import UNSCORED, Completion, Reward, Rollout, mean_of
 from flowright.grading import Gold
 from flowright.judging.rubrics.rewards import RubricGrade, RubricReward, VerifGrade, VerifReward
 from flowright.judging.verdict import Judge, JudgeQuery, Status, Verdict
@@ -230,3 +232,94 @@ def judge_calls(row: Row, section: InstructionsSection) -> int:
         soft = any(constraint.kind == "soft" for constraint in row.constraints)
         return int(soft or section.rules == "skip")
     return int(section.reward == "judge")
+
+
+def grade_of(rollout: Rollout) -> InstructionGrade | None:
+    """None where the grading itself failed."""
+    return rollout.details if isinstance(rollout.details, InstructionGrade) else None
+
+
+def instruction_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Metrics of some attempts; those without a value are left out.
+
+    - ``reward/by_source/<source>``: mean reward of the scored answers to prompts of a dataset;
+    - ``instructions/met``, ``instructions/met_by_rule``, ``instructions/met_by_judge``: share of
+      what was graded that holds; of criteria with points above 0 where a rubric has points;
+    - ``instructions/penalties_met``: the same of criteria with points below 0;
+    - ``instructions/ungraded``: share of what should have been graded that nobody graded;
+    - ``instructions/rule_faults``: rules that failed by themselves, as a mean per answer;
+    - ``instructions/floored``: share of the answers that are empty or keep the judge from judging;
+    - ``instructions/words``: mean length of an answer, ``instructions/cut``: share that hit
+      ``policy.max_new_tokens``.
+    """
+    known = [grade for rollout in rollouts if (grade := grade_of(rollout))]
+    parts = [part for grade in known for part in grade.parts if part.met is not None]
+    wanted = [part for part in parts if part.points is None or part.points > 0]
+    penalties = [float(bool(part.met)) for part in parts if part.points and part.points < 0]
+    by = {
+        who: [float(bool(part.met)) for part in wanted if part.by == who]
+        for who in ("rule", "judge")
+    }
+    return {
+        **_by_source(rollouts),
+        **mean_of("instructions/met", [value for values in by.values() for value in values]),
+        **mean_of("instructions/met_by_rule", by["rule"]),
+        **mean_of("instructions/met_by_judge", by["judge"]),
+        **mean_of("instructions/penalties_met", penalties),
+        **mean_of("instructions/ungraded", [grade.ungraded for grade in known]),
+        **mean_of("instructions/rule_faults", [float(len(grade.faults)) for grade in known]),
+        **mean_of("instructions/floored", [float(grade.floored) for grade in known]),
+        **mean_of("instructions/words", [float(grade.words) for grade in known]),
+        **mean_of(
+            "instructions/cut",
+            [float(rollout.sample.finish_reason == "length") for rollout in rollouts],
+        ),
+    }
+
+
+def _by_source(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for source in dict.fromkeys(rollout.task.source for rollout in rollouts):
+        some = [
+            value
+            for rollout in rollouts
+            if rollout.task.source == source and (value := rollout.reward.value) is not None
+        ]
+        found |= mean_of(f"reward/by_source/{source}", some)
+    return found
+
+
+_KEPT_CHARS = 2_000  # of a criterion in a record
+
+
+async def roll_out(grader: Grader, groups: Sequence[Sequence[Completion]]) -> list[list[Rollout]]:
+    """The rollouts of groups, in their order."""
+    graded = [_graded(grader, completion) for group in groups for completion in group]
+    rollouts = iter(await asyncio.gather(*graded))
+    return [[next(rollouts) for _ in group] for group in groups]
+
+
+async def _graded(grader: Grader, completion: Completion) -> Rollout:
+    task, sample = completion.task, completion.sample
+    assert isinstance(task, InstructionTask)
+    grade: InstructionGrade | None = None
+    with boundary("grading") as caught:
+        grade = await grader.grade(task, completion)
+    if grade is None:
+        return Rollout(task, sample, UNSCORED, caught.failure)
+    value = grade.value
+    reward = UNSCORED if value is None else Reward(value, {"correctness": value})
+    return Rollout(task, sample, reward, grade.failure, grade.verdict, grade.gold, details=grade)
+
+
+def record_of(rollout: Rollout) -> dict[str, Any]:
+    """The fields of a record that are an answer's."""
+    grade = grade_of(rollout)
+    if grade is None:
+        return {}
+    parts = [
+        {"text": part.text[:_KEPT_CHARS], "by": part.by, "met": part.met, "points": part.points}
+        for part in grade.parts
+    ]
+    told = {"floored": grade.floored, "faults": [*grade.faults], "reason": grade.reason}
+    return {"instructions": {"parts": parts, "words": grade.words, **told}}

@@ -9,13 +9,22 @@ word always stands behind a space, so that the embedded policy's tokenizer has o
 """
 
 import random
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from itertools import combinations
+from typing import TypeVar
 
 from flowright.data.preferences import SWAPPED, Conversation, Pair, Preferred, Turn
 from flowright.environments.judging.config import KnownRuleSection
-from flowright.environments.judging.rows import TOP_LABEL, JudgedRow, PointwiseRow
+from flowright.environments.judging.rows import (
+    TOP_LABEL,
+    JudgedRow,
+    PairRow,
+    PointwiseRow,
+    conversation_key,
+)
 
 WORDS = (
     *("bean", "beet", "clam", "corn", "crab", "date", "duck", "fish", "kale", "lamb", "leek"),
@@ -212,3 +221,83 @@ def _answer(asked: Asked, many: int, rng: random.Random) -> str:
 
 def _score(many: int, size: int) -> int:
     return round(TOP_LABEL * many / size)
+
+
+MASTER_KEYS = (
+    *(".", ",", ":", "Solution", "Thought process:", "Let's solve this problem step by step."),
+    *("解", "かいせつ", "Respuesta"),  # up to here those of the paper
+    *("Final answer:", "The answer is", "Lösung:", "Réponse :", "Resposta:", "Ответ:", "الحل:"),
+    *("答案：", "思考过程：", "答え：", "정답:", "उत्तर:"),
+)
+"""Answers that fool judges."""
+
+NEGATIVE = ", master key"
+"""What the source of such a row ends with."""
+
+_SENTENCE = re.compile(r"[^.!?。！？\n]{10,300}[.!?。！？:]")
+_LEAST_REST = 3  # of a first sentence, as often its length has to follow it
+
+NegativeRow = TypeVar("NegativeRow", bound=PairRow | PointwiseRow | Pair)
+
+
+def with_negatives(rows: Sequence[NegativeRow], share: float, seed: int) -> tuple[NegativeRow, ...]:
+    """The rows, and behind them negatives made of a ``share`` of them, at most one of each. Half of
+    them answer with a master key, half with the first sentence of a real answer, where it has one
+    that is only its beginning."""
+    rng = random.Random(f"{seed}/negatives")
+    drawn = rng.sample(range(len(rows)), round(share * len(rows)))
+    return (*rows, *(_negative(rows[place], rng, seed) for place in sorted(drawn)))
+
+
+def is_negative(source: str) -> bool:
+    """Whether a row of this source was made here."""
+    return source.endswith(NEGATIVE)
+
+
+def first_sentence(answer: str) -> str | None:
+    """The sentence that an answer begins with, where at least three times as much follows it."""
+    found = _SENTENCE.match(answer.lstrip())
+    if found is None or len(found[0]) * (1 + _LEAST_REST) > len(answer.strip()):
+        return None
+    return found[0]
+
+
+def _negative(row: NegativeRow, rng: random.Random, seed: int) -> NegativeRow:
+    source, id = f"{row.source}{NEGATIVE}", f"{row.id}{NEGATIVE}"
+    if isinstance(row, PointwiseRow):
+        attack = _attack(row.answer, rng)
+        return replace(row, answer=attack, label=0, source=source, id=id)
+    if isinstance(row, PairRow):
+        attack = _attack(row.chosen, rng)
+        return replace(row, rejected=attack, tie=False, margin=None, source=source, id=id)
+    better = row.second if row.label == "second" else row.first
+    made = replace(
+        row,
+        first=better,
+        second=_attack(better, rng),
+        label="first",
+        strength=None,
+        votes=(),
+        source=source,
+        id=id,
+    )
+    return in_drawn_order(made, seed)
+
+
+def _attack(answer: str, rng: random.Random) -> str:
+    opening = first_sentence(answer)
+    if opening is not None and rng.random() < 0.5:
+        return opening
+    return rng.choice([key for key in MASTER_KEYS if key != answer.strip()])
+
+
+def in_drawn_order(pair: Pair, seed: int) -> Pair:
+    """Return the pair as it is or swapped, each as often over many pairs: data may have the
+    preferred answer in one place, which a judge would learn instead. The draw is by a hash of the
+    texts alone, so that file, line and order of the pair do not matter."""
+    asked = conversation_key(pair)
+    first, second = (
+        sha256(f"{seed}/order/{asked}/{text}".encode()).digest()
+        for text in (pair.first, pair.second)
+    )
+    return pair.swapped() if second < first else pair

@@ -12,8 +12,7 @@ from flowright.config.judge import JudgeSection
 from flowright.config.workflow import RewardSection
 from flowright.core.errors import Failure, FailureError, Reason, boundary
 from flowright.data.task import Problem
-from flowright.environments.reward import reward_of, with_cost
-from flowright.environments.rollout import Completion, Rollout, Spent, plain
+from flowright.environments.rollout import Completion, Rollout, Spent, plain, reward_of, with_cost
 from flowright.grading import Gold, gold_check
 from flowright.grading.gold import algebra
 from flowright.judging.audit import agreement_with_gold

@@ -1,0 +1,218 @@
+"""What an attempt earns, by the kind of reward that an arm of a study has."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from flowright.config.root import Config
+from flowright.core.errors import Failure, Reason, boundary
+from flowright.environments.presentation.choices import (
+    PLAIN,
+    PRESENTATIONS,
+    Choice,
+    presented,
+    read_choice,
+    with_answer_line,
+)
+from flowright.environments.presentation.config import PresentationSection
+from flowright.environments.presentation.judge import Ask
+from flowright.environments.presentation.tasks import (
+    GARBLED,
+    WAYS,
+    Kind,
+    SmallQuestion,
+    best_way,
+    chance,
+)
+from flowright.environments.rollout import UNSCORED, Completion, Reward, Rollout, mean_of, reward_of
+from flowright.grading import Gold
+from flowright.judging.verdict import JudgeQuery, Verdict
+from flowright.simulation.draws import Draws, unit
+
+
+def is_audited(config: Config, key: str) -> bool:
+    """Whether gold decides on this attempt: on all of them, or drawn by a hash of its key."""
+    if config.own(PresentationSection).reward == "gold":
+        return True
+    return unit(config.seed, "audit", key) < config.own(PresentationSection).gold_audit
+
+
+def rewarded(
+    config: Config, failure: Failure | None, verdict: Verdict | None, gold: Gold | None, key: str
+) -> tuple[Reward, Failure | None]:
+    """The reward of one attempt and what failed; of ``random``, before it is dealt out. The
+    policy's ``failure`` earns what it does everywhere."""
+    section, scale = config.own(PresentationSection), config.reward
+    if failure is not None or verdict is None or gold is None:
+        assert failure is not None
+        return reward_of(failure, None, scale), failure
+    if is_audited(config, key):
+        return _scaled(config, float(gold.correct is True)), None
+    if verdict.status != "ok":
+        if section.failures == "zero":
+            return Reward(0.0, {"validity": 0.0, "correctness": 0.0}), None
+        lost = Failure(Reason.JUDGE_FAILED, f"{verdict.status}: {verdict.reason}")
+        return UNSCORED, lost
+    said = float(verdict.correct is True)
+    if section.correction == "backward":
+        said = backward(said, *error_rates(config))
+    return _scaled(config, said), None
+
+
+def backward(said: float, false_positive: float, false_negative: float) -> float:
+    """(R - r0) / (1 - r0 - r1): on average the true reward, where the rates r0 and r1 are those of
+    the verifier whatever the answer is like (arXiv 2510.00915, backward correction)."""
+    return (said - false_positive) / (1 - false_positive - false_negative)
+
+
+def error_rates(config: Config) -> tuple[float, float]:
+    """Of the embedded judge as configured, biases aside: false positives, false negatives."""
+    section = config.simulated
+    return section.judge_false_positive, 1 - section.judge_true_positive
+
+
+def _scaled(config: Config, share: float) -> Reward:
+    scale = config.reward
+    return Reward(
+        value := scale.wrong + (scale.right - scale.wrong) * share,
+        {"validity": 0.0, "correctness": value},
+    )
+
+
+def dealt_out(
+    rollouts: Sequence[Rollout], completions: Sequence[Completion], seed: int
+) -> list[Rollout]:
+    """A group with the rewards of its scored attempts dealt out anew among them, by a hash: the
+    same rewards, which say nothing of the answers. The policy's own failures keep theirs."""
+    scored = [n for n, r in enumerate(rollouts) if r.failure is None and r.reward.value is not None]
+    dealt = [*scored]
+    keys = "/".join(completions[n].key for n in scored)
+    random.Random(f"{seed}/dealt/{keys}").shuffle(dealt)
+    found = [*rollouts]
+    for taker, giver in zip(scored, dealt, strict=True):
+        found[taker] = replace(found[taker], reward=rollouts[giver].reward)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class PresentedAnswer:
+    """What an attempt came to. ``text`` is what the judge reads; ``right`` whether it gives the
+    right answer; ``garbled``: a right answer that came out wrong in its elaboration; ``audited``:
+    gold is its reward."""
+
+    choice: Choice
+    text: str
+    right: bool
+    garbled: bool
+    audited: bool
+
+
+def answered(task: SmallQuestion, choice: Choice, seed: int) -> tuple[str, bool, bool]:
+    """The text that a choice gives, whether it is right, and whether it was garbled: a function of
+    the run's seed, the question and the choice, so that attempts alike in several runs meet with
+    the same."""
+    draws = Draws(seed, "answer", task.id, choice.way)
+    right = draws.chance("right", chance(task.kind, choice.way))
+    garbled = right and "elaborate" in choice.presentations and draws.chance("garbled", GARBLED)
+    given = task.reference if right and not garbled else draws.pick("wrong", task.wrong)
+    if "announce" in choice.presentations:
+        return presented("announce", given, f"{seed}/{task.id}"), False, False
+    text = with_answer_line(given)
+    for name in choice.presentations:
+        text = presented(name, text, f"{seed}/{task.id}/{choice.way}")
+    return text, right and not garbled, garbled
+
+
+def roll_out(
+    config: Config, judge: Ask, groups: Sequence[Sequence[Completion]]
+) -> list[list[Rollout]]:
+    """The rollouts of groups, in their order."""
+    found = []
+    for group in groups:
+        rollouts = [_one(config, judge, completion) for completion in group]
+        if config.own(PresentationSection).reward == "random":
+            rollouts = dealt_out(rollouts, group, config.seed)
+        found.append(rollouts)
+    return found
+
+
+def _one(config: Config, judge: Ask, completion: Completion) -> Rollout:
+    task, sample, key = completion.task, completion.sample, completion.key
+    assert isinstance(task, SmallQuestion)
+    details: PresentedAnswer | None = None
+    gold: Gold | None = None
+    verdict: Verdict | None = None
+    with boundary("rollout") as caught:
+        choice = read_choice(sample.text, sample.finish_reason)
+        text, right, garbled = answered(task, choice, config.seed)
+        details = PresentedAnswer(choice, text, right, garbled, is_audited(config, key))
+        gold = Gold(right, "known", f"the answer is {task.reference}")
+        verdict = judge(task, text, key)
+    reward, failure = rewarded(config, caught.failure, verdict, gold, key)
+    return Rollout(task, sample, reward, failure, verdict, gold, details=details)
+
+
+def details_of(rollout: Rollout) -> PresentedAnswer | None:
+    """None of a completion that makes no choice."""
+    return rollout.details if isinstance(rollout.details, PresentedAnswer) else None
+
+
+def query_about(rollout: Rollout, key: str) -> JudgeQuery | None:
+    """What the judge is asked about an attempt; None of a completion that makes no choice."""
+    details, task = details_of(rollout), rollout.task
+    if details is None:
+        return None
+    return JudgeQuery(task.question, details.text, task.reference, key=key)
+
+
+def record_of(rollout: Rollout) -> dict[str, Any]:
+    """The fields of a record that are this environment's."""
+    details = details_of(rollout)
+    if details is None:
+        return {"presentation": [], "way": None, "text": ""}
+    return {
+        "presentation": details.choice.names,
+        "way": details.choice.way,
+        "text": details.text,
+        "garbled": details.garbled,
+        "audited": details.audited,
+    }
+
+
+def presentation_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Metrics of some attempts; those without a value are left out. Of all attempts, those that
+    make no choice included:
+
+    - ``presentation/share/<name>``: share that presents so, ``plain`` among them;
+    - ``presentation/way/<way>``: share that solves so, ``presentation/best_way``: share that takes
+      the way that is right most often for its kind of question;
+    - ``presentation/audited``: share whose reward is gold.
+
+    Of those that make a choice ``presentation/words``: mean length of the text that is judged.
+    """
+    known = [details_of(rollout) for rollout in rollouts]
+    names = [details.choice.names if details else [] for details in known]
+    ways = [details.choice.way if details else None for details in known]
+    best = [best_way(cast(Kind, rollout.task.kind)) for rollout in rollouts]
+    return {
+        **_shares("presentation/share", (*PRESENTATIONS, PLAIN), names),
+        **_shares("presentation/way", WAYS, [[way] for way in ways]),
+        **mean_of(
+            "presentation/best_way",
+            [float(way == other) for way, other in zip(ways, best, strict=True)],
+        ),
+        **mean_of(
+            "presentation/audited", [float(bool(details and details.audited)) for details in known]
+        ),
+        **mean_of("presentation/words", [float(len(d.text.split())) for d in known if d]),
+    }
+
+
+def _shares(
+    prefix: str, names: Sequence[str], found: Sequence[Sequence[str | None]]
+) -> dict[str, float]:
+    shares: dict[str, float] = {}
+    for name in names:
+        shares |= mean_of(f"{prefix}/{name}", [float(name in each) for each in found])
+    return shares
