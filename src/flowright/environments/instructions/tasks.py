@@ -231,7 +231,7 @@ def _read(section: InstructionsSection, seed: int) -> Sides:
     )
     train, left_out, note = _unsealed(split.train, section)
     report = report.less(left_out)
-    return train, split.held_out, [*report.lines(section.show_left_out), note]
+    return train, split.held_out, [*report.lines(), note]
 
 
 def _unsealed(
