@@ -69,7 +69,7 @@ def test_it_says_what_it_found_before_and_after(made: tuple[Config, Path, str]):
     origin = origin_of(folder)
     assert origin is not None
     assert origin.recipe["valid"]["after"] > 3 * origin.recipe["valid"]["before"]
-    assert str(checkpoint()) in origin.words and "40 supervised steps" in origin.words
+    assert str(checkpoint()) in origin.summary and "40 supervised steps" in origin.summary
 
 
 def test_the_folder_is_an_ordinary_model_and_the_reference_of_a_run(made: Any):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "src/flowright"
-BESIDE = {"grpo/step_record.py", "grpo/tables.py"}
+SOURCE = ROOT / "src"
+BESIDE = {"flowright/grpo/step_record.py", "flowright/grpo/tables.py"}
 """Files that read values of the path and hand none on."""
 
 
@@ -51,14 +51,14 @@ def imported_from(file: str) -> Iterator[tuple[str, str]]:
     """Names that a file imports from this package, each with its file."""
     for node in ast.parse((SOURCE / file).read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("flowright."):
-            target = str(node.module).removeprefix("flowright.").replace(".", "/") + ".py"
+            target = str(node.module).replace(".", "/") + ".py"
             yield from ((alias.asname or alias.name, target) for alias in node.names)
 
 
 def test_a_value_visits_at_most_eight_files_in_four_rooms() -> None:
     files = {stay.file for stay in path()}
-    assert len(files) <= 8 and len({file.split("/")[0] for file in files}) <= 4
-    assert path()[0] == Stay("grpo/trainer.py", "_step", "", "_step")
+    assert len(files) <= 8 and len({file.split("/")[1] for file in files}) <= 4
+    assert path()[0] == Stay("flowright/grpo/trainer.py", "_step", "", "_step")
 
 
 def test_each_function_of_the_path_exists_and_is_called_where_the_table_says() -> None:
@@ -72,12 +72,12 @@ def test_each_function_of_the_path_exists_and_is_called_where_the_table_says() -
         known |= here
         # From a function of the path to the caller, inside its file.
         if stay.caller.startswith("_") and stay.caller not in {s.function for s in path()}:
-            onward = {s.function for s in path() if s.file == "grpo/learner.py"}
+            onward = {s.function for s in path() if s.file == "flowright/grpo/learner.py"}
             assert any(stay.caller in names(known[name]) for name in onward), stay
 
 
 def test_the_loss_is_made_of_what_the_objective_is_given_as_terms() -> None:
-    tree = ast.parse((SOURCE / "grpo/objectives.py").read_text(encoding="utf-8"))
+    tree = ast.parse((SOURCE / "flowright/grpo/objectives.py").read_text(encoding="utf-8"))
     made = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     objectives = [call for call in made if getattr(call.func, "id", "") == "Objective"]
     terms = {getattr(call.args[1], "id", "") for call in objectives}
@@ -90,5 +90,5 @@ def test_the_table_leaves_out_no_file_between_batch_and_loss() -> None:
     for stay in path():
         used = names(functions(stay.file)[stay.function])
         called = {file for name, file in imported_from(stay.file) if name in used}
-        missing = {file for file in called if file.startswith("grpo/")} - files - BESIDE
+        missing = {file for file in called if file.startswith("flowright/grpo/")} - files - BESIDE
         assert not missing, f"{stay}: {missing}"

@@ -112,7 +112,7 @@ async def test_samples_are_the_trained_adapters_with_its_log_probabilities(
     assert await it.draw(sampling=sampling) == samples
     assert await it.draw(sampling=Sampling(temperature, 1.0, 6, 8)) != samples
     (proof,) = it.proofs.values()
-    assert proof.gap < 1e-4 and proof.told_apart == 2 and proof.decided
+    assert proof.gap < 1e-4 and proof.excluded == 2 and proof.decided
     assert proof.share is not None and proof.share.value == pytest.approx(1.0, abs=0.01)
     assert it.sampler.metrics["policy/proof_decided"] == 1.0
     assert it.sampler.metrics["policy/proof_error"] < 0.01

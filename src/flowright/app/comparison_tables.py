@@ -17,7 +17,7 @@ from flowright.evaluation.comparison import (
     change_lines,
     compare,
 )
-from flowright.evaluation.evaluator import Row, Score
+from flowright.evaluation.evaluator import Score, TableRow as TableRow
 from flowright.evaluation.ledger import Ledger
 
 
@@ -87,7 +87,7 @@ def _shown(value: float | None, form: str) -> str:
     return "-" if value is None else form.format(value)
 
 
-def _name(row: Row) -> str:
+def _name(row: TableRow) -> str:
     return row.name.removeprefix("fixed: ").replace("_", " ")
 
 
@@ -106,14 +106,14 @@ def _way_gone(share: float) -> str:
     )
 
 
-def _baselines(comparison: Comparison) -> list[Row]:
+def _baselines(comparison: Comparison) -> list[TableRow]:
     """The best single one, and those that the environment wants to be seen."""
     fixed = [row for row in comparison.rows if row.group == "baseline"]
     chosen = [row for row in fixed if row.shown or row.name == comparison.best_single]
     return sorted(chosen, key=lambda row: -(row.kinds["all"].gold or 0.0))
 
 
-def _cells(row: Row, kinds: Sequence[str]) -> list[str]:
+def _cells(row: TableRow, kinds: Sequence[str]) -> list[str]:
     every = row.kinds["all"]
     low, high = every.gold_low, every.gold_high
     return [

@@ -25,7 +25,7 @@ from flowright.policy.memory import wave_tokens
 from flowright.policy.model import Policy, choose_device, load_policy, shard
 from flowright.policy.sampling import Sampler, Tokenizer, render, template_ids, template_text
 from flowright.policy.tiny import Example, tiny_checkpoint
-from flowright.policy.vllm.probe import empty_adapter
+from flowright.policy.vllm.probe import zero_adapter
 from flowright.policy.vllm.sampler import VllmSampler
 from flowright.policy.vllm.server import check_servers
 
@@ -146,7 +146,7 @@ async def check_samplers(config: Config, with_adapter: bool = False) -> str:
         return sampled_where(config)
     root = section.vllm.adapter_dir or config.run.output_dir
     model = model_at_hand(config) if with_adapter else None
-    empty = empty_adapter(model, section.lora, root) if model is not None else None
+    empty = zero_adapter(model, section.lora, root) if model is not None else None
     with empty or nullcontext() as adapter:
         problems = await check_servers(section, config.served_policy, adapter)
     if problems:

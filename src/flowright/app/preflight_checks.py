@@ -171,7 +171,7 @@ def check_warm_start(config: Config, folder: Path) -> str:
             f"{command} --overwrite (adapters trained on it then mean nothing)"
         )
     check_model_folder(str(folder))
-    return there.words
+    return there.summary
 
 
 def warm_start_recipe(config: Config) -> dict[str, Any]:

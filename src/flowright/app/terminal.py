@@ -206,8 +206,8 @@ def introduce(
         *memory_lines(config, policy),
     ]
     if made := origin_of(policy.name):
-        run.state(policy_origin=made.words)
-        lines.insert(2, f"from      {made.words}")
+        run.state(policy_origin=made.summary)
+        lines.insert(2, f"from      {made.summary}")
     if config.policy.sampler != "local":
         lines.append(f"sampler   {sampled_where(config)}")
     if ranks.size > 1:

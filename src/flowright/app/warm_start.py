@@ -41,6 +41,12 @@ from flowright.policy.sampling import Sample
 Way = tuple[str, ...]
 """What a completion is made of, by the environment's ``mix``; its text where that says nothing."""
 
+LEAST_PASSED = 0.5
+"""Share of a completion's attempts that must pass for it to be kept."""
+
+COMPLETIONS_PER_PROMPT = 4
+"""Kept completions of a problem that are drawn for each step that trains on it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Example:
@@ -97,7 +103,7 @@ class _WarmStart:
             path = base_model(config, self._environment, train, progress)
         policy = load_policy(path, config.policy, section.seed)
         origin = origin_of(path)
-        words = origin.words if origin else path
+        words = origin.summary if origin else path
         self._say(f"policy    {words}, on {policy.device}")
         check_sharing(policy, config.grpo)
         async with self._environment.open(tasks):
@@ -178,7 +184,7 @@ class _WarmStart:
         self._refuse_lost([rollout for group in rolled for rollout in group])
         ways = {r.sample.text: self._way(r) for group in rolled for r in group if not r.lost}
         kept = [
-            Example(task, {text: ways[text] for text in passed(group, section.least_passed)})
+            Example(task, {text: ways[text] for text in passed(group, LEAST_PASSED)})
             for task, group in zip(problems, rolled, strict=True)
         ]
         kept = [example for example in kept if example.completions]
@@ -226,7 +232,7 @@ class _WarmStart:
     ) -> Group:
         rng = random.Random(f"{self._seed}/{key}")
         shares = {text: weights[example.task.kind, text] for text in example.completions}
-        drawn = weighted_sample(shares, self._section.completions_per_prompt, rng)
+        drawn = weighted_sample(shares, COMPLETIONS_PER_PROMPT, rng)
         messages = self._environment.messages(example.task)
         longest = self._config.policy.max_prompt_tokens
         return completion_group(messages, drawn, policy.tokenizer, longest)

@@ -142,7 +142,8 @@ def simulate(options: argparse.Namespace) -> int:
 
     It knows the given tasks and nothing else; every number that comes from it is simulated.
     """
-    from flowright.simulation.process import check_port, serve
+    from flowright.core.net import check_port
+    from flowright.simulation.process import serve
 
     section = _section(options)
     check_port(options.port)  # before the tasks are made

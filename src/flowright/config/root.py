@@ -21,29 +21,27 @@ from flowright.config.workflow import (
 
 
 class EvaluationSection(Section):
-    """Held-out problems: while training, and for the before/after table."""
+    """Evaluation on held-out problems."""
 
     every: NonNegative = 20
     """Steps between evaluations while training; 0: never."""
     problems: Positive = 90
-    """Validation problems of these evaluations."""
+    """Problems of these evaluations."""
     final_problems: Positive = 180
-    """Of the before/after table."""
+    """Problems of the before/after table."""
     samples: Positive = 1
-    """Workflows sampled per problem."""
+    """Samples per problem."""
     final_samples: Positive | None = None
-    """Of the before/after table. Default: `samples`."""
+    """Samples in the before/after table. Default: `samples`."""
     temperature: NonNegativeFloat = 1.0
-    """Of the policy when evaluated."""
+    """Sampling temperature of evaluations."""
     baselines: bool = True
-    """Fixed workflows in the before/after table."""
+    """Include baselines in the before/after table."""
     text: Path | None = None
-    """A text that is not trained on, whose perplexity tells what training costs elsewhere
-    (`eval/perplexity`): plain text, or rows with a column `text` (JSON Lines, Parquet);
-    `config/plain_english.jsonl` is one."""
+    """Text whose perplexity (`eval/perplexity`) shows what training costs elsewhere: plain text, or
+    rows with a column `text`."""
     text_tokens: int = Field(default=8192, ge=2)
-    """How many of its first tokens are read, in windows of at most `policy.max_prompt_tokens` +
-    `policy.max_new_tokens`."""
+    """Tokens of it that are read."""
 
 
 class EnvironmentSection(Section):
@@ -97,23 +95,22 @@ class Config(Section):
     """A whole run. The first keys are the ones most people change."""
 
     seed: int = 0
-    """Of every draw of the run."""
+    """Seed of every draw."""
     environment: str = "workflow"
-    """What a completion means: `workflow`, `judging` (docs/training_judges.md), `instructions`
-    (docs/instructions.md), `presentation` (docs/study.md), or
-    `package.module:factory` for an environment of your own; see docs/extending.md."""
+    """`workflow`, `judging` (docs/training_judges.md), `instructions` (docs/instructions.md),
+    `presentation` (docs/study.md), or an environment of your own as `package.module:Class`
+    (docs/extending.md)."""
     strategy_model: Name = TINY
-    """The policy: a Hugging Face id or folder, `tiny` (embedded), or `smollm2-135m` (a pretrained
-    one that needs no hub; see docs/running_on_gpus.md)."""
+    """Policy: a Hugging Face id or folder, `tiny` (embedded), or `smollm2-135m` (pretrained, needs
+    no hub)."""
     aflow_executor_model: Name = "simulated"
-    """A name in `llm.file`, or `simulated` (embedded server)."""
+    """A name in `llm.file`, or `simulated`."""
     train_dataset: Name = "offline"
-    """A task file; `offline` for the mixture that needs no download; or `package.module:function`
-    for problems of your own, see docs/extending.md."""
+    """A task file, `offline`, or `package.module:function` (docs/extending.md)."""
     val_dataset: Name = "offline"
     """As `train_dataset`."""
     physical_gpus: tuple[Annotated[int, Field(ge=0)], ...] | None = None
-    """Becomes CUDA_VISIBLE_DEVICES before torch starts."""
+    """Value of CUDA_VISIBLE_DEVICES."""
     run: RunSection = RunSection()
     policy: PolicySection = PolicySection()
     grpo: GrpoSection = GrpoSection()
