@@ -19,7 +19,7 @@ from flowright.data.row_files import read_documents
 from flowright.environments.base import prompt_encoder
 from flowright.environments.registry import make_config
 from flowright.evaluation.comparison import LENGTH, PERPLEXITY, TRAINED, UNTRAINED, drift, summarise
-from flowright.evaluation.evaluator import Evaluator, Row, make_row, row_of
+from flowright.evaluation.evaluator import Evaluator, TableRow, make_row, row_of
 from flowright.evaluation.perplexity import (
     HeldOutText,
     TextScore,
@@ -181,7 +181,7 @@ def text_score(*nats: float, tokens: int = 10, documents: Sequence[int] | None =
     return TextScore(perplexity, nats, (tokens,) * count, tuple(documents or range(count)))
 
 
-def row(name: str, text: TextScore | None = None, lengths: Sequence[float] = ()) -> Row:
+def row(name: str, text: TextScore | None = None, lengths: Sequence[float] = ()) -> TableRow:
     made = make_row(name, "policy", [], Toy(make_config()))
     return replace(made, text=text, lengths=tuple(lengths))
 

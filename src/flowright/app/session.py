@@ -42,7 +42,7 @@ from flowright.environments.rollout import Rollout
 from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, Measure
 from flowright.evaluation.evaluator import (
     Evaluator,
-    Row,
+    TableRow,
     Validation,
     keep_answers,
     keep_attempts,
@@ -259,7 +259,7 @@ async def _scored(
     source: FixedData,
     section: GrpoSection,
     tasks: Sequence[Task],
-) -> Row:
+) -> TableRow:
     with nullcontext() if trained else policy.reference():
         return await scored_row(name, tasks, policy, source, section)
 
@@ -334,11 +334,11 @@ async def _measured(evaluation: Evaluation, console: Console) -> Comparison:
         def kept(step: int) -> Evaluator:
             return replace(evaluator, keep=partial(keep, step))
 
-        async def untrained(some: Sequence[Task]) -> Row:
+        async def untrained(some: Sequence[Task]) -> TableRow:
             read = await text.score(trained=False) if text else None
             return await kept(0).row(UNTRAINED, before, some, samples=samples, text=read)
 
-        async def trained(name: str, path: Path, some: Sequence[Task]) -> Row:
+        async def trained(name: str, path: Path, some: Sequence[Task]) -> TableRow:
             load_weights(path, policy)
             await after.refresh(after.version + 1)
             read = await text.score() if text else None

@@ -23,7 +23,7 @@ from rich.progress import (
 from rich.table import Table
 
 from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, change_lines
-from flowright.evaluation.evaluator import Row, Score
+from flowright.evaluation.evaluator import Score, TableRow
 from flowright.llm.counters import Counters, Outage, outages
 
 PATIENCE = 5.0
@@ -199,14 +199,14 @@ def table(comparison: Comparison) -> Table:
     return shown
 
 
-def _baselines(comparison: Comparison) -> list[Row]:
+def _baselines(comparison: Comparison) -> list[TableRow]:
     """The best single one, and those that the environment wants to be seen."""
     fixed = [row for row in comparison.rows if row.group == "baseline"]
     chosen = [row for row in fixed if row.shown or row.name == comparison.best_single]
     return sorted(chosen, key=lambda row: -(row.kinds["all"].gold or 0.0))
 
 
-def _cells(row: Row, kinds: Sequence[str]) -> list[str]:
+def _cells(row: TableRow, kinds: Sequence[str]) -> list[str]:
     every = row.kinds["all"]
     low, high = every.gold_low, every.gold_high
     return [
@@ -249,7 +249,7 @@ def _both(cell: Score) -> str:
     return f"{_shown(gold, '{:.0f}')}/{_shown(judge, '{:.0f}')}"
 
 
-def _name(row: Row) -> str:
+def _name(row: TableRow) -> str:
     return row.name.removeprefix("fixed: ").replace("_", " ")
 
 
