@@ -12,7 +12,7 @@ from flowright.core.command_line import at_least_one
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
 
-    from flowright.criteria.constraints.drawing import Drawn
+    from flowright.criteria.constraints.drawing import DrawnPrompts
     from flowright.data.preference_files import PreferenceSplit, RowOptions
     from flowright.environments.judging.transcripts import TranscriptFiles
 
@@ -338,7 +338,7 @@ def constraints(options: argparse.Namespace) -> int:
     return 0
 
 
-def _draw_constraints(options: argparse.Namespace) -> "Drawn":
+def _draw_constraints(options: argparse.Namespace) -> "DrawnPrompts":
     """Draw, and write what was drawn."""
     from flowright.core.errors import DataError
     from flowright.core.files import write_json, write_text

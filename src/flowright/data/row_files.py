@@ -201,7 +201,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class RowReport:
     """Used and left-out rows of one or several files. ``unread`` answers stood behind the first of
     pointwise rows, which is the one that counts."""
 
@@ -209,14 +209,14 @@ class Report:
     left_out: tuple[LeftOut, ...] = ()
     unread: int = 0
 
-    def __add__(self, other: "Report") -> "Report":
-        return Report(
+    def __add__(self, other: "RowReport") -> "RowReport":
+        return RowReport(
             self.used + other.used, self.left_out + other.left_out, self.unread + other.unread
         )
 
-    def less(self, left_out: tuple[LeftOut, ...]) -> "Report":
+    def less(self, left_out: tuple[LeftOut, ...]) -> "RowReport":
         """With rows left out that counted as used."""
-        return Report(self.used - len(left_out), self.left_out + left_out, self.unread)
+        return RowReport(self.used - len(left_out), self.left_out + left_out, self.unread)
 
     @property
     def faults(self) -> Mapping[Fault, int]:
@@ -242,7 +242,7 @@ class RowFile(Generic[R]):
     """The rows of files, in their order, and what became of the others."""
 
     rows: tuple[R, ...]
-    report: Report
+    report: RowReport
 
 
 def read_row_files(
@@ -271,7 +271,7 @@ def read_row_files(
             problems += error.problems
     if problems:
         raise DataError(*problems)
-    report = Report(len(rows), tuple(left_out))
+    report = RowReport(len(rows), tuple(left_out))
     if not rows:
         names = ", ".join(map(str, paths))
         raise DataError(f"{names}: no {called}", *report.lines())

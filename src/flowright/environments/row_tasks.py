@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from flowright.core.errors import DataError
-from flowright.data.row_files import Fault, LeftOut, Report, RowFile
+from flowright.data.row_files import Fault, LeftOut, RowFile, RowReport
 from flowright.data.task import Task
 from flowright.environments.base import Environment, TaskSets
 
@@ -79,7 +79,7 @@ def split_files(
     key: Key[R],
     count: Callable[[int], int],
     salt: str,
-) -> tuple[Split[R], Report]:
+) -> tuple[Split[R], RowReport]:
     """Return the split of files, and the report on all their rows: :func:`keep_apart` with held-out
     files, :func:`hold_out` without."""
     if held_out is None:

@@ -33,7 +33,7 @@ _Found = tuple[bool | None, str, str, bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class AnswerComparison:
     """``correct`` is None where a computer algebra system has to decide between ``final``, the
     answer without its lead-in, and one of ``expected``. ``method`` names the deciding rule. It is
     not ``certain`` where the rule is a convention rather than the text itself: ``3%`` for 3, the
@@ -46,18 +46,22 @@ class Comparison:
     certain: bool = True
 
 
-def compare(expected: Sequence[str], answer: str, kind: Kind, choices: Choices = ()) -> Comparison:
+def compare(
+    expected: Sequence[str], answer: str, kind: Kind, choices: Choices = ()
+) -> AnswerComparison:
     """Compare a solver's ``answer`` with the ``expected`` ones, for a task of mathematics or a
     question. With ``choices`` the first of ``expected`` is the label of the right one. Thinking at
     the start of the answer does not count."""
     answer = spoken_answer(answer)
     final = extract_answer(answer)
     if not answer.strip():
-        return Comparison(False, "empty", final, tuple(expected))
+        return AnswerComparison(False, "empty", final, tuple(expected))
     if choices:
         label = label_of(answer, final, choices)
         method = "choice" if label else "no_choice"
-        return Comparison(label == expected[0], method, label or answer[-200:], (expected[0],))
+        return AnswerComparison(
+            label == expected[0], method, label or answer[-200:], (expected[0],)
+        )
     found: list[tuple[str, _Found]] = []
     for reference in expected:
         same = _same_value if kind == "math" else _same_text
@@ -65,14 +69,14 @@ def compare(expected: Sequence[str], answer: str, kind: Kind, choices: Choices =
         read = [same(text, answer, reference) for text in dict.fromkeys((final, predicate(final)))]
         one = next((each for each in read if each[0]), read[-1])
         if one[0]:
-            return Comparison(True, one[1], one[2], (reference,), one[3])
+            return AnswerComparison(True, one[1], one[2], (reference,), one[3])
         found.append((reference, one))
     open_ones = [(reference, one) for reference, one in found if one[0] is None]
     if open_ones:
         references = tuple(reference for reference, _ in open_ones)
-        return Comparison(None, "math_verify", open_ones[0][1][2], references)
+        return AnswerComparison(None, "math_verify", open_ones[0][1][2], references)
     certain = all(one[3] for _, one in found)
-    return Comparison(False, found[-1][1][1], final, tuple(expected), certain)
+    return AnswerComparison(False, found[-1][1][1], final, tuple(expected), certain)
 
 
 def label_of(answer: str, final: str, choices: Choices) -> str | None:

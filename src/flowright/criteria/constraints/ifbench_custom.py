@@ -9,9 +9,9 @@ from itertools import islice, pairwise
 
 from flowright.criteria.constraints.ifbench_counts import CAPITALS
 from flowright.criteria.constraints.language import MARKS, sentences, without_punctuation
-from flowright.criteria.constraints.table import Table
+from flowright.criteria.constraints.table import CheckerTable
 
-TABLE = Table()
+TABLE = CheckerTable()
 
 _NUMBER = re.compile(r"\d+")
 _MULTIPLES = ["14", "21", "28", "35", "42", "49"]

@@ -12,9 +12,9 @@ from flowright.criteria.constraints.language import (
     tokens,
     without_punctuation,
 )
-from flowright.criteria.constraints.table import Arguments, Met, Table
+from flowright.criteria.constraints.table import Arguments, CheckerTable, Met
 
-TABLE = Table()
+TABLE = CheckerTable()
 
 _CLOSED_BY = {"(": ")", "[": "]", "{": "}"}
 _DEEPEST_BRACKETS, _DEEPEST_QUOTES = 5, 3

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 
 from flowright.core.errors import Failure, Reason, boundary
 from flowright.core.off_loop import off_loop
-from flowright.criteria.constraints.checkers import Prompt, verdicts
+from flowright.criteria.constraints.checkers import InstructedPrompt, verdicts
 from flowright.criteria.rubrics.rows import RubricRow, VerifRow
 from flowright.environments.instructions.config import InstructionsSection, Rules
 from flowright.environments.instructions.tasks import InstructionTask, Row
@@ -82,7 +82,7 @@ class ConstraintGrader:
     ) -> tuple[str, InstructionGrade]:
         """Return the completion without its thinking, and its grade."""
         section, row = self._section, task.row
-        assert isinstance(row, Prompt)
+        assert isinstance(row, InstructedPrompt)
         text = completion.sample.text
 
         def checked() -> tuple[str, tuple[bool, ...]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from flowright.core.errors import ConfigError, DataError
-from flowright.criteria.constraints.checkers import Prompt, read_prompts
+from flowright.criteria.constraints.checkers import InstructedPrompt, read_prompts
 from flowright.criteria.rubrics.rows import (
     Constraint,
     Item,
@@ -20,7 +20,7 @@ from flowright.criteria.rubrics.rows import (
 from flowright.criteria.rubrics.scaffolding import require_criteria
 from flowright.data.contamination import TrainedOn, conversation_key
 from flowright.data.preferences import Conversation, Turn
-from flowright.data.row_files import Fault, LeftOut, Report, RowFile
+from flowright.data.row_files import Fault, LeftOut, RowFile, RowReport
 from flowright.data.sealed import read_sealed_files, test_files
 from flowright.data.task import Task
 from flowright.environments.instructions.config import (
@@ -38,7 +38,7 @@ from flowright.environments.row_tasks import (
 )
 from flowright.llm.chat import Message
 
-Row = RubricRow | VerifRow | Prompt
+Row = RubricRow | VerifRow | InstructedPrompt
 """A row by what rewards it: a rubric, VerIF's constraints, or instructions with a checker each."""
 
 
@@ -58,7 +58,7 @@ class InstructionTask(Task):
 
 def conversation_of(row: Row) -> Conversation:
     """The turns that a row's answer follows."""
-    return (Turn("user", row.text),) if isinstance(row, Prompt) else row.conversation
+    return (Turn("user", row.text),) if isinstance(row, InstructedPrompt) else row.conversation
 
 
 def task_of(row: Row, source: str, place: str, shown: tuple[Item, ...] = ()) -> InstructionTask:
@@ -145,7 +145,7 @@ def _row(wanted: Wanted, reward: RewardKind, place: str) -> Row:
     if reward in CHECKED:
         arguments = ({"keywords": [*wanted.named]}, {"forbidden_words": [wanted.left_out]})
         ids = ("keywords:existence", "keywords:forbidden_words")
-        return Prompt(place, wanted.prompt, ids, arguments)
+        return InstructedPrompt(place, wanted.prompt, ids, arguments)
     if reward == "rubric":
         items = [Item(f'The answer names "{word}".', 1.0) for word in wanted.named]
         penalty = Item(f'The answer names "{wanted.left_out}" as well.', -1.0)
@@ -317,7 +317,7 @@ def read_tasks(paths: Sequence[Path], reward: RewardKind) -> RowFile[Instruction
             for path in paths
             for number, prompt in enumerate(read_prompts(path), start=1)
         )
-        return RowFile(tasks, Report(len(tasks)))
+        return RowFile(tasks, RowReport(len(tasks)))
     found = read_rubrics(paths) if reward == "rubric" else read_verif(paths)
     return RowFile(tuple(task_of(row, row.source, row.id) for row in found.rows), found.report)
 
@@ -330,7 +330,7 @@ def _with_criteria(
     key, files = "instructions.scaffolding", section.scaffolding.files
     rows = [task.row for task in tasks]
     if not files:
-        require_criteria([row for row in rows if not isinstance(row, Prompt)], key)
+        require_criteria([row for row in rows if not isinstance(row, InstructedPrompt)], key)
         own = [row.items if isinstance(row, RubricRow) else () for row in rows]
         return [replace(task, shown=items) for task, items in zip(tasks, own, strict=True)]
     rubrics = {

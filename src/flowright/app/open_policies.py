@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from flowright.app.first_look import Start, with_steps
-from flowright.app.terminal import stage_progress
+from flowright.app.preflight_checks import Start, with_steps
+from flowright.app.terminal import sampled_where, stage_progress
 from flowright.config.policy import SMOLLM2, TINY
 from flowright.config.root import Config
 from flowright.core.errors import DataError, UserError
@@ -25,7 +25,7 @@ from flowright.policy.memory import wave_tokens
 from flowright.policy.model import Policy, choose_device, load_policy, shard
 from flowright.policy.sampling import Sampler, Tokenizer, render, template_ids, template_text
 from flowright.policy.tiny import Example, tiny_checkpoint
-from flowright.policy.vllm.probe import empty_adapter
+from flowright.policy.vllm.probe import zero_adapter
 from flowright.policy.vllm.sampler import VllmSampler
 from flowright.policy.vllm.server import check_servers
 
@@ -137,13 +137,6 @@ def model_at_hand(config: Config) -> str | None:
     return None if name == TINY else name
 
 
-def sampled_where(config: Config) -> str:
-    """Where the policy is sampled, for people."""
-    if config.policy.sampler == "local":
-        return "in this process"
-    return f"vLLM at {', '.join(config.policy.vllm.base_urls)}"
-
-
 async def check_samplers(config: Config, with_adapter: bool = False) -> str:
     """:func:`sampled_where`. Raises UserError with a line for each server that cannot be used.
     ``with_adapter``: an empty one is loaded and unloaded, as a dry run does; a run proves more with
@@ -153,7 +146,7 @@ async def check_samplers(config: Config, with_adapter: bool = False) -> str:
         return sampled_where(config)
     root = section.vllm.adapter_dir or config.run.output_dir
     model = model_at_hand(config) if with_adapter else None
-    empty = empty_adapter(model, section.lora, root) if model is not None else None
+    empty = zero_adapter(model, section.lora, root) if model is not None else None
     with empty or nullcontext() as adapter:
         problems = await check_servers(section, config.served_policy, adapter)
     if problems:
