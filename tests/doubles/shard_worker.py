@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from toy_run import Toy
 
-from flowright.app.world import policy_in_turn
+from flowright.app.open_policies import policy_in_turn
 from flowright.config.grpo import GrpoSection
 from flowright.config.root import Config
 from flowright.core.errors import PeerLost

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from flowright.app.terminal import findings
+from flowright.app.comparison_tables import findings
 from flowright.config.policy import PolicySection
 from flowright.config.root import EvaluationSection
 from flowright.core.errors import Failure, Reason

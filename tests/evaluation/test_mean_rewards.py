@@ -7,7 +7,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from flowright.app.comparing import reward_table
+from flowright.app.comparison_tables import reward_table
 from flowright.core.errors import Failure, Reason
 from flowright.data.task import Task
 from flowright.environments.base import Baseline, Environment

@@ -12,7 +12,7 @@ import torch
 from tiny_policy import shake, tiny_policy
 from toy_run import TASKS, Toy, configured, train
 
-from flowright.app.terminal import findings
+from flowright.app.comparison_tables import findings
 from flowright.config.grpo import GrpoSection
 from flowright.core.errors import DataError
 from flowright.data.row_files import read_documents

@@ -19,7 +19,7 @@ from flowright.core.errors import RunPaused, UserError
 from flowright.core.files import disk_errors
 
 if TYPE_CHECKING:
-    from flowright.app.first_look import Start
+    from flowright.app.preflight_checks import Start
     from flowright.grpo.ranks import Ranks
 
 
@@ -33,10 +33,10 @@ def train(config: Config, resume: bool = False) -> int:
         markup=False,
         soft_wrap=True,
     )
-    from flowright.app.first_look import first_look
+    from flowright.app.preflight_checks import check_start
 
     with on_signal(lambda: "nothing was started"):
-        start = first_look(config, resume, _is_first())
+        start = check_start(config, resume, _is_first())
         _load_libraries(console)
     from flowright.grpo.ranks import open_ranks
 
@@ -137,8 +137,8 @@ def evaluate(
             return 0
         with on_signal(evaluation.ledger.summary):
             _load_libraries(console)
+            from flowright.app.comparison_tables import source_table
             from flowright.app.session import run_evaluation
-            from flowright.app.terminal import source_table
             from flowright.viewer.monitoring.before_after import accuracy_against_tokens
 
             comparison = uvloop.run(run_evaluation(evaluation, console))
@@ -183,25 +183,25 @@ def export_model(**request: Any) -> int:
 
 def run_workflow(**request: Any) -> int:
     """Answer a question with a trained policy; see
-    :class:`flowright.app.serving.question.Request` for what is asked."""
-    from flowright.app.serving.opening import look
+    :class:`flowright.app.ask_policy.QuestionRequest` for what is asked."""
+    from flowright.app.ask_policy import open_run
 
     console = Console(stderr=True)
-    opening = look(request["source"], request.pop("config"), request.pop("overrides"))
+    opening = open_run(request["source"], request.pop("config"), request.pop("overrides"))
     _load_libraries(console)
-    from flowright.app.serving import question
+    from flowright.app import ask_policy as question
 
-    return question.run_workflow(opening, question.Request(**request), console)
+    return question.run_workflow(opening, question.QuestionRequest(**request), console)
 
 
 def serve_policy(source: Path, config: Path | None, overrides: Sequence[str], **given: Any) -> int:
     """Serve a trained policy over HTTP until SIGTERM or SIGINT; ``given`` are keys of
-    :class:`flowright.app.serving.settings.PolicyServer`, host and port."""
-    from flowright.app.serving.opening import look
+    :class:`flowright.app.policy_service.PolicyServer`, host and port."""
+    from flowright.app.ask_policy import open_run
 
-    opening = look(source, config, overrides)
+    opening = open_run(source, config, overrides)
     _load_libraries(Console(stderr=True))
-    from flowright.app.serving import serve
+    from flowright.app import policy_service as serve
 
     return serve.serve_policy(opening, **given)
 

@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from flowright.core.errors import UserError
 
@@ -82,7 +83,7 @@ failed to infer device type|no CUDA.*device|libcuda\\.so~This vLLM finds no GPU:
 tiktoken|openai_harmony|HarmonyError~GPT-OSS needs its tiktoken files: offline, copy them and set TIKTOKEN_ENCODINGS_BASE.
 gated repo|401 client error~Access to the model is restricted: request it on its page and set HF_TOKEN, or copy the model and set {role}_MODEL to its folder.
 LocalEntryNotFound|offline mode|Max retries exceeded~The model cannot be downloaded: copy it here and set {role}_MODEL to its folder.
-"""  # noqa: E501
+"""
 """Patterns of a log's known errors with their advice, the first match first."""
 
 _DEFAULTS = {
@@ -622,10 +623,9 @@ def hint(log: str, role: str, port: int) -> str | None:
     return None
 
 
-def own_length(config: Mapping[str, object]) -> int:
+def own_length(config: Mapping[str, Any]) -> int:
     """The most tokens that a model's config.json allows, as vLLM reads it; 0 if unknown."""
-    text = config.get("text_config") or config
-    assert isinstance(text, Mapping)
+    text: Mapping[str, Any] = config.get("text_config") or config
     names = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
     known = [text[k] for k in (*names, "max_sequence_length") if isinstance(text.get(k), int)]
     rope = text.get("rope_scaling") or text.get("rope_parameters") or {}

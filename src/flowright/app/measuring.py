@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from flowright.app.first_look import (
+from flowright.app.preflight_checks import (
     check_checkpoint,
     check_count,
     check_model,

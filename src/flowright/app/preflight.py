@@ -18,8 +18,9 @@ from huggingface_hub.errors import (
 from rich.console import Console
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from flowright.app.device import look_at_device, planned_device
-from flowright.app.first_look import (
+from flowright.app.device import GIB, MemoryDemand, look_at_device, memory_table, planned_device
+from flowright.app.open_policies import check_samplers, fitted_tasks, model_at_hand
+from flowright.app.preflight_checks import (
     check_choices,
     check_model,
     check_quantised,
@@ -28,10 +29,8 @@ from flowright.app.first_look import (
     load_tasks,
     with_steps,
 )
-from flowright.app.memory_plan import GIB, Demand, table
 from flowright.app.terminal import say
 from flowright.app.time_plan import fixed_data_lines, plan_lines, plan_run
-from flowright.app.world import check_samplers, fitted_tasks, model_at_hand
 from flowright.config.llm import SIMULATED
 from flowright.config.policy import SMOLLM2, TINY
 from flowright.config.root import Config
@@ -56,10 +55,10 @@ class Findings:
     plan: list[tuple[str, str]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
-    def check(self, what: str, look: Callable[[], str]) -> bool:
+    def check(self, what: str, inspect_run: Callable[[], str]) -> bool:
         """Add one entry of the plan, or the problems met while looking: whether there was none."""
         try:
-            self.plan.append((what, look()))
+            self.plan.append((what, inspect_run()))
         except UserError as error:
             self.plan.append((what, "see below"))
             self.problems += error.problems
@@ -69,11 +68,11 @@ class Findings:
 
 def dry_run(config: Config, console: Console, resume: bool = False) -> int:
     """Print plan and problems; 0 when the run could start, else 2."""
-    found = look(config, resume)
+    found = inspect_run(config, resume)
     for what, text in found.plan:
         if text:
             say(console, f"{what:<9} {text}")
-    if SIMULATED in config.models and not _given(config):
+    if SIMULATED in config.models and not _has_fixed_data(config):
         console.print("SIMULATED: the embedded server answers or judges", highlight=False)
     if not found.problems:
         console.print("ready: everything that the run needs is there", highlight=False)
@@ -84,7 +83,7 @@ def dry_run(config: Config, console: Console, resume: bool = False) -> int:
     return 2
 
 
-def look(config: Config, resume: bool = False) -> Findings:
+def inspect_run(config: Config, resume: bool = False) -> Findings:
     """Everything that a run needs and whether it is there; nothing is written."""
     found = Findings()
     check_choices(config.grpo)
@@ -101,8 +100,8 @@ def look(config: Config, resume: bool = False) -> Findings:
         found.check("sharded", lambda: _sharded(config))
     found.check("device", lambda: f"\n{' ' * 10}".join(look_at_device(config, demand)))
     found.check("sampler", lambda: uvloop.run(check_samplers(config, with_adapter=True)))
-    for what, look in environment.checks():
-        found.check(what, lambda look=look: uvloop.run(_line(look)))
+    for what, inspect_run in environment.checks():
+        found.check(what, lambda inspect_run=inspect_run: uvloop.run(_line(inspect_run)))
     found.plan.append(("settings", _settings(config)))
     found.check("text", lambda: check_text(config))
     found.check("disk", lambda: _disk(config))
@@ -120,8 +119,8 @@ def look(config: Config, resume: bool = False) -> Findings:
     return found
 
 
-async def _line(look: Callable[[], Awaitable[str]]) -> str:
-    return await look()
+async def _line(inspect_run: Callable[[], Awaitable[str]]) -> str:
+    return await inspect_run()
 
 
 def _data(environment: Environment, loaded: list[TaskSets]) -> str:
@@ -145,7 +144,7 @@ def _scaffolds(config: Config, environment: Environment, tasks: TaskSets) -> str
     """What attempts at the first problems are shown at the first step; empty where it is nothing,
     and where no tokenizer is at hand."""
     tokenizer, longest = _tokenizer(config), config.policy.max_prompt_tokens
-    if tokenizer is None or _given(config):
+    if tokenizer is None or _has_fixed_data(config):
         return ""
     encode = prompt_encoder(environment, tokenizer, longest)
     fits = partial(fitting, tokenizer=tokenizer, max_tokens=longest)
@@ -168,13 +167,13 @@ def _training(config: Config) -> str:
     grpo = config.grpo
     settings = f"{grpo.loss}, lr {grpo.learning_rate:g}, KL {grpo.kl_coefficient:g}"
     steps = f"{grpo.steps} steps of {grpo.prompts_per_step}"
-    if _given(config):
+    if _has_fixed_data(config):
         return f"{steps} rows, {settings}"
     samples = grpo.prompts_per_step * grpo.group_size
     return f"{steps} problems x {grpo.group_size} attempts = {samples} samples, {settings}"
 
 
-def _given(config: Config) -> bool:
+def _has_fixed_data(config: Config) -> bool:
     return choices_of(config.grpo).objective.fixed_data
 
 
@@ -210,7 +209,7 @@ def _policy(config: Config) -> str:
     return f"{name} (will be downloaded)"
 
 
-def demand_of(config: Config) -> Demand | None:
+def demand_of(config: Config) -> MemoryDemand | None:
     """None for the embedded policy, and for a model whose shape is not at hand."""
     name = model_at_hand(config)
     if config.strategy_model == TINY or name is None:
@@ -222,17 +221,17 @@ def demand_of(config: Config) -> Demand | None:
     except (OSError, ValueError):
         return None  # reported when it is loaded
     shape, gpus = shape_of(model, config.policy), _gpus(config) if config.policy.sharded else 1
-    return Demand(shape, config.policy, config.grpo, gpus, planned_device(config))
+    return MemoryDemand(shape, config.policy, config.grpo, gpus, planned_device(config))
 
 
-def _memory(demand: Demand | None, has_model: bool) -> str:
+def _memory(demand: MemoryDemand | None, has_model: bool) -> str:
     """Empty where nothing is known of a model that is there, such as the embedded one."""
     if demand is None:
         unknown = (
             "unknown: the model's shape is not at hand; a folder with its config.json tells it"
         )
         return "" if has_model else unknown
-    plan_lines = table(demand.plan)
+    plan_lines = memory_table(demand.plan)
     if demand.device == "cpu":
         plan_lines.append("planned for the CPU; policy.device=cuda plans it for a GPU, here or not")
     return f"\n{' ' * 10}".join(plan_lines)
@@ -268,7 +267,7 @@ def _settings(config: Config) -> str:
 def _plan(config: Config, environment: Environment, tasks: TaskSets, has_problems: bool) -> str:
     """Servers are probed where all is well: what ails them has been said."""
     tokenizer = _tokenizer(config)
-    if _given(config):
+    if _has_fixed_data(config):
         if tokenizer is None:
             return "tokens unknown: the policy's tokenizer is not at hand"
         return f"\n{' ' * 10}".join(fixed_data_lines(config, environment, tasks, tokenizer))

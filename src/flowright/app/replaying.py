@@ -17,8 +17,8 @@ from typing import Any, Literal
 
 import uvloop
 
-from flowright.app.first_look import load_tasks
-from flowright.app.serving.words import fault_of
+from flowright.app.ask_policy import blame_line
+from flowright.app.preflight_checks import load_tasks
 from flowright.config.root import Config
 from flowright.core.command_line import on_signal
 from flowright.core.errors import Failure, Reason, UserError
@@ -38,7 +38,7 @@ _CHARS = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ReplayRequest:
     """The command line. ``place`` is ``step/group/index``, of an attempt at a held-out problem with
     the folder in front that it is in; ``program``: another one than recorded, ``edit``: the
     recorded one, changed in an editor."""
@@ -52,7 +52,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class ReplayedAttempt:
     """An attempt and what is needed to play it again."""
 
     config: Config
@@ -62,7 +62,7 @@ class Opening:
     record: Record
 
 
-def look(request: Request) -> Opening:
+def find_replay(request: ReplayRequest) -> ReplayedAttempt:
     """What the request means. Raises UserError with a line for what is in the way."""
     record = find_attempt(request.run, request.place)
     config = load_config(request.run / "config.json", request.overrides)
@@ -78,7 +78,7 @@ def look(request: Request) -> Opening:
             f"{request.run}: the problem {one_line(name, 80)} is not among those that its "
             "configuration reads now; put the data back, or name it (train_dataset=...)"
         )
-    return Opening(config, environment, tasks, task, record)
+    return ReplayedAttempt(config, environment, tasks, task, record)
 
 
 def find_attempt(run: Path, place: str) -> Record:
@@ -120,10 +120,10 @@ def edited(text: str) -> str:
         return path.read_text(encoding="utf-8", errors="replace")
 
 
-def replay(request: Request) -> int:
+def replay(request: ReplayRequest) -> int:
     """Play and print; returns the exit status. Raises UserError for what keeps it from that."""
     with on_signal(lambda: "nothing was played"):
-        opening = look(request)
+        opening = find_replay(request)
         program = request.program
         if request.edit:
             program = edited(source_of(opening.record))
@@ -137,7 +137,7 @@ def replay(request: Request) -> int:
     return 1 if failure.get("blame") == "infrastructure" else 0
 
 
-async def play(opening: Opening, program: str | None = None) -> dict[str, Any]:
+async def play(opening: ReplayedAttempt, program: str | None = None) -> dict[str, Any]:
     """The record of the attempt played now; without a ``program``, by its recorded completion.
     Where attempts are no programs, it is the completion itself."""
     record = opening.record
@@ -160,7 +160,7 @@ async def play(opening: Opening, program: str | None = None) -> dict[str, Any]:
 # What is told.
 
 
-def lines_of(opening: Opening, place: str, program: str | None, now: Record) -> list[str]:
+def lines_of(opening: ReplayedAttempt, place: str, program: str | None, now: Record) -> list[str]:
     """What was recorded beside what came of it now."""
     record, config = opening.record, opening.config
     task = object_of(record, "task")
@@ -210,7 +210,7 @@ def _failure(failure: Mapping[str, Any]) -> str:
         reason = Reason(failure.get("reason", ""))
     except ValueError:  # none, or one that another version knew
         return str(failure.get("reason") or "")
-    return fault_of(Failure(reason, str(failure.get("message") or ""), failure.get("line")))
+    return blame_line(Failure(reason, str(failure.get("message") or ""), failure.get("line")))
 
 
 def _difference(before: str, after: str) -> list[str]:

@@ -17,14 +17,9 @@ from pathlib import Path
 import uvloop
 from rich.console import Console
 
-from flowright.app.first_look import (
-    check_warm_start,
-    load_tasks,
-    refuse,
-    warm_start_recipe,
-)
+from flowright.app.open_policies import base_model, local_sampler
+from flowright.app.preflight_checks import check_warm_start, load_tasks, refuse, warm_start_recipe
 from flowright.app.terminal import say, stage_progress
-from flowright.app.world import base_model, local_sampler
 from flowright.config.grpo import GrpoSection
 from flowright.config.policy import SftSection
 from flowright.config.root import Config

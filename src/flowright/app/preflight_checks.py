@@ -45,7 +45,7 @@ class Start:
     resume: bool
 
 
-def first_look(config: Config, resume: bool, is_first: bool = True) -> Start:
+def check_start(config: Config, resume: bool, is_first: bool = True) -> Start:
     """The start of a run. Raises UserError with a line for everything that is in the way; of
     several processes the first looks at what they share."""
     environment = make_environment(config)

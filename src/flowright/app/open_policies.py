@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from flowright.app.first_look import Start, with_steps
-from flowright.app.terminal import stage_progress
+from flowright.app.preflight_checks import Start, with_steps
+from flowright.app.terminal import sampled_where, stage_progress
 from flowright.config.policy import SMOLLM2, TINY
 from flowright.config.root import Config
 from flowright.core.errors import DataError, UserError
@@ -135,13 +135,6 @@ def model_at_hand(config: Config) -> str | None:
     if folder is not None:
         return str(folder) if folder.exists() else None
     return None if name == TINY else name
-
-
-def sampled_where(config: Config) -> str:
-    """Where the policy is sampled, for people."""
-    if config.policy.sampler == "local":
-        return "in this process"
-    return f"vLLM at {', '.join(config.policy.vllm.base_urls)}"
 
 
 async def check_samplers(config: Config, with_adapter: bool = False) -> str:
