@@ -227,7 +227,9 @@ class RowReport:
         """One line on all rows, then for each reason the first ``most`` of its rows."""
         rows = self.used + len(self.left_out)
         counted = ", ".join(f"{fault} {n:,}" for fault, n in self.faults.items())
-        shown = [f"{self.used:,} of {rows:,} rows used" + (f"; left out: {counted}" * bool(counted))]
+        shown = [
+            f"{self.used:,} of {rows:,} rows used" + (f"; left out: {counted}" * bool(counted))
+        ]
         if self.unread:
             shown.append(f"  {self.unread:,} answers behind the first of their row are not read")
         for fault in self.faults:

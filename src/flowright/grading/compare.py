@@ -131,7 +131,12 @@ def _same_phrase(final: str, answer: str, reference: str) -> _Found:
     if same_date(final, reference):
         return True, "date", final, True
     stated = _stems(final)[-1]
-    return exact_match(stated, reference) or same_words(stated, reference), "exact_match", final, False
+    return (
+        exact_match(stated, reference) or same_words(stated, reference),
+        "exact_match",
+        final,
+        False,
+    )
 
 
 def _same_based(final: str, reference: re.Match[str]) -> bool:
