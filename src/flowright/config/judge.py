@@ -111,7 +111,7 @@ class JudgeSection(Section):
     temperature: NonNegativeFloat = 0.0
     """Temperature of the first attempt."""
     reasoning_effort: Literal["low", "medium", "high"] | None = None
-    """As `executor.reasoning_effort`."""
+    """See `executor.reasoning_effort`."""
     panel: tuple[str, ...] = ()
     """Further judge models, which vote."""
     combine: Annotated[str, AfterValidator(COMBINE.check)] = "majority"
@@ -134,11 +134,11 @@ class JudgeSection(Section):
 
     @field_validator("wording")
     @classmethod
-    def _a_file_or_an_object(cls, wording: str) -> str:
+    def _check_wording(cls, wording: str) -> str:
         return wording if wording.endswith((".yaml", ".yml")) else WORDING.check(wording)
 
     @model_validator(mode="after")
-    def _panel_fits(self) -> "JudgeSection":
+    def _check_panel(self) -> "JudgeSection":
         seats = 1 + len(self.panel)
         if self.quorum > seats:
             raise ValueError(f"a quorum of {self.quorum} with {seats} judges")
@@ -149,7 +149,7 @@ class JudgeSection(Section):
         return self
 
     @model_validator(mode="after")
-    def _aspects_have_names(self) -> "JudgeSection":
+    def _check_aspects(self) -> "JudgeSection":
         names = [name.casefold() for name in self.aspects]
         plain = all(re.fullmatch(r"[a-z][a-z_ -]{0,39}", name) for name in names)
         if not names or not plain or len(set(names) - {"overall", "reason"}) < len(self.aspects):
@@ -181,16 +181,18 @@ class TrainedJudgeSection(Section):
     """Trained for `one` answer, the better of `two`, or `both`. Default: as its run records, else
     `both`."""
     wording: Name | None = None
-    """As `judging.wording`. Default: as in training, else `standard`."""
+    """See `judging.wording`. Default: as in training, else `standard`."""
     states_confidence: bool | None = None
     """The judge states its confidence. Default: as in training, else false."""
     opened_thought: bool | None = None
-    """As `judging.opened_thought`. Default: as in training, else false."""
+    """See `judging.opened_thought`. Default: as in training, else false."""
 
     @model_validator(mode="after")
-    def _a_server_has_a_folder(self) -> "TrainedJudgeSection":
+    def _check_server_has_folder(self) -> "TrainedJudgeSection":
         if self.base_url is not None and self.folder is None:
-            raise ValueError("base_url: name the trained judge's folder too, which says how to ask")
+            raise ValueError(
+                "base_url: name the trained judge's folder too, which defines its prompts"
+            )
         return self
 
 
@@ -230,17 +232,17 @@ class JudgeServerSection(Section):
     """Rotated logs kept."""
 
     @model_validator(mode="after")
-    def _a_batch_fits(self) -> "JudgeServerSection":
+    def _check_batch_fits(self) -> "JudgeServerSection":
         if self.max_batch > self.max_in_flight + self.max_queue:
             raise ValueError("max_batch must fit into max_in_flight + max_queue")
         return self
 
     @model_validator(mode="after")
-    def _an_instruction_needs_a_key(self) -> "JudgeServerSection":
+    def _check_instructions_need_key(self) -> "JudgeServerSection":
         is_local = self.host in ("127.0.0.1", "localhost", "::1")
         if self.own_instructions and not self.api_key and not is_local:
             raise ValueError(
-                "own_instructions: set api_key, or whoever reaches the service writes its prompts"
+                "own_instructions: set api_key, or any caller writes the judge's prompts"
             )
         return self
 

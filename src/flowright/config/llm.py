@@ -45,15 +45,15 @@ class ModelEntry(Section):
     temperature: float | None = Field(default=None, ge=0)
     """Default for requests without one."""
     top_p: float | None = Field(default=None, gt=0, le=1)
-    """As `temperature`."""
+    """See `temperature`."""
     max_tokens: int | None = Field(default=None, ge=1)
-    """As `temperature`."""
+    """See `temperature`."""
     no_proxy: str | None = None
     """Hosts reached without the proxy."""
     stream: bool = False
     """Stream replies, for servers that require it."""
     reasoning_effort: Literal["low", "medium", "high"] | None = None
-    """As `temperature`."""
+    """See `temperature`."""
     tokenizer: Path | None = None
     """Folder with `tokenizer_config.json` or `tokenizer.json`, whose control tokens are broken in
     every message. Default: `model_name`, if that is a folder."""

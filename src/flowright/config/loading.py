@@ -38,7 +38,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _NotYaml(Exception):
-    """Why, in one line; ``line`` of the text where it is known."""
+    """Raised with the reason in one line, and the ``line`` of the text if it is known."""
 
     def __init__(self, why: str, line: int | None = None) -> None:
         super().__init__(" ".join(why.split()))

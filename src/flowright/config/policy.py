@@ -65,7 +65,7 @@ SMOLLM2 = "smollm2-135m"
 """The name of the smallest pretrained policy, which needs no hub; see docs/running_on_gpus.md."""
 
 MAX_LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""What vLLM's --max-lora-rank may be; it serves adapters of that rank and below."""
+"""Values of vLLM's --max-lora-rank; it serves adapters of that rank and below."""
 
 
 class LoraSection(Section):
@@ -90,7 +90,7 @@ class LoraSection(Section):
 
     @field_validator("target_modules")
     @classmethod
-    def _the_head_stays_as_it_is(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_head_is_frozen(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         for name in ("lm_head", "embed_tokens"):
             if name in names:
                 raise ValueError(f"{name} stays frozen: its gradient is not computed")
@@ -161,7 +161,7 @@ class VllmSection(Section):
 
     @field_validator("base_urls")
     @classmethod
-    def _are_addresses(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_addresses(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
         wrong = [url for url in urls if not re.fullmatch(r"https?://\S+", url)]
         if wrong or not urls or len({*urls}) < len(urls):
             raise ValueError(f"different URLs such as http://localhost:8003/v1, not {list(urls)}")
@@ -216,7 +216,7 @@ class PolicySection(Section):
         return self.model_copy(update={"dtype": dtype, "gradient_checkpointing": recompute})
 
     @model_validator(mode="after")
-    def _what_is_trained_is_built(self) -> "PolicySection":
+    def _check_train_fits(self) -> "PolicySection":
         if self.train == "full" and self.quantised:
             raise ValueError(
                 "train full with quantised: weights in 4 bits cannot be trained; set policy.train: "
@@ -236,7 +236,7 @@ class PolicySection(Section):
         return self
 
     @model_validator(mode="after")
-    def _the_sampler_can_serve_it(self) -> "PolicySection":
+    def _check_sampler_fits_rank(self) -> "PolicySection":
         if self.sampler == "vllm" and self.lora.rank > MAX_LORA_RANKS[-1]:
             raise ValueError(
                 f"lora.rank {self.lora.rank} with sampler vllm, which takes {MAX_LORA_RANKS[-1]} "

@@ -80,7 +80,7 @@ class EnvironmentSection(Section):
         return frozenset({config.aflow_executor_model, *judge, *config.judge.panel})
 
     def samples_nothing(self, config: "Config") -> bool:
-        """Whether the policy writes nothing, neither to train on nor to be measured by."""
+        """Return whether the policy writes nothing, neither to train on nor to be measured by."""
         return config.grpo.loss == "bradley_terry"
 
     def budget(self) -> WorkflowSection | None:
@@ -108,7 +108,7 @@ class Config(Section):
     train_dataset: Name = "offline"
     """A task file, `offline`, or `package.module:function` (docs/extending.md)."""
     val_dataset: Name = "offline"
-    """As `train_dataset`."""
+    """See `train_dataset`."""
     physical_gpus: tuple[Annotated[int, Field(ge=0)], ...] | None = None
     """Value of CUDA_VISIBLE_DEVICES."""
     run: RunSection = RunSection()
@@ -138,8 +138,7 @@ class Config(Section):
 
     @property
     def source(self) -> str:
-        """What follows ``--config`` in a command that is given these settings; ``FILE`` where that
-        is not known."""
+        """The arguments of ``--config`` for these settings; ``FILE`` if they are not known."""
         return self._source
 
     def __eq__(self, other: object) -> bool:
@@ -176,7 +175,7 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
-    def _who_reads_a_text_predicts_it(self) -> "Config":
+    def _check_text_fits_head(self) -> "Config":
         if self.evaluation.text is not None and self.policy.head == "score":
             raise ValueError(
                 "evaluation.text: policy.head: score predicts no tokens, so a text has no "
@@ -185,7 +184,7 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
-    def _split_weights_do_not_decode(self) -> "Config":
+    def _check_sharded_fits_sampler(self) -> "Config":
         policy = self.policy
         if policy.sharded and policy.sampler == "local" and not self.section.samples_nothing(self):
             raise ValueError(
@@ -195,7 +194,7 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
-    def _completions_are_longer_than_the_buffer(self) -> "Config":
+    def _check_overlong_buffer(self) -> "Config":
         buffer, longest = self.grpo.overlong_buffer, self.policy.max_new_tokens
         if self.grpo.overlong == "soft" and buffer is not None and buffer > longest:
             raise ValueError(
@@ -205,7 +204,7 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
-    def _a_server_has_the_policy(self) -> "Config":
+    def _check_servers_have_policy(self) -> "Config":
         named = self.policy.sampler == "local" or self.policy.vllm.model_name
         if not named and self.served_policy in (TINY, SMOLLM2):
             raise ValueError(
@@ -234,7 +233,7 @@ class Config(Section):
 
     @property
     def policy_base(self) -> str:
-        """What the policy's adapter stands on: the warm-started folder, or ``strategy_model``."""
+        """The base of the policy's adapter: the warm-started folder, or ``strategy_model``."""
         return str(self.policy.warm_start.folder or self.strategy_model)
 
     @property
@@ -277,7 +276,7 @@ class JudgeServerConfig(Section):
     simulated: SimulatedSection = SimulatedSection()
 
     @model_validator(mode="after")
-    def _one_judge(self) -> "JudgeServerConfig":
+    def _check_one_judge(self) -> "JudgeServerConfig":
         if self.trained.folder is None:
             return self
         for key, other in (
@@ -288,11 +287,11 @@ class JudgeServerConfig(Section):
             if other:
                 raise ValueError(f"{key}: trained.folder is the judge already; leave one out")
         if self.judge.mode == "rules":
-            raise ValueError("judge.mode: rules ask nobody, and trained.folder is a judge")
+            raise ValueError("judge.mode: with rules there is no judge, and trained.folder is one")
         return self
 
     @model_validator(mode="after")
-    def _named(self) -> "JudgeServerConfig":
+    def _check_judge_is_named(self) -> "JudgeServerConfig":
         own = self.judge.service is not None or self.server.judge_class is not None
         own = own or self.trained.folder is not None
         if self.judge.mode != "rules" and not own and not self.judge.model:

@@ -46,18 +46,18 @@ class RunSection(Section):
 
     @field_validator("loggers")
     @classmethod
-    def _each_once(cls, loggers: tuple[Logger, ...]) -> tuple[Logger, ...]:
+    def _drop_repeated(cls, loggers: tuple[Logger, ...]) -> tuple[Logger, ...]:
         return tuple(dict.fromkeys(loggers))
 
     @model_validator(mode="after")
-    def _one_word_on_tensorboard(self) -> "RunSection":
+    def _check_tensorboard(self) -> "RunSection":
         if "tensorboard" in self.loggers and not self.tensorboard:
             raise ValueError("tensorboard: false, and loggers name it; leave one out")
         return self
 
     @property
     def packages(self) -> tuple[Logger, ...]:
-        """Those of ``loggers`` that are packages of their own."""
+        """The ``loggers`` that are packages of their own."""
         return tuple(name for name in self.loggers if name != "tensorboard")
 
 

@@ -22,7 +22,7 @@ class RewardSection(Section):
     """Weight of the tokens spent, among right answers of a group."""
 
     @model_validator(mode="after")
-    def _ordered(self) -> "RewardSection":
+    def _check_order(self) -> "RewardSection":
         if not self.invalid <= self.crashed <= self.wrong < self.right:
             raise ValueError("must be ordered invalid <= crashed <= wrong < right")
         return self

@@ -106,8 +106,8 @@ def without_sealed(
 
 @dataclass(frozen=True, slots=True)
 class RowSets(Generic[R]):
-    """Rows to train on and held-out rows. ``lines`` say, for people, where they come from and what
-    was left out."""
+    """Rows to train on and held-out rows. ``lines`` are notes on their source and
+    on rows that were left out."""
 
     train: tuple[R, ...]
     held_out: tuple[R, ...]
@@ -264,7 +264,7 @@ class RowEnvironment(Environment):
     def _fitted(
         self, tasks: TaskSets, tokens: Callable[[Any], int], limit: int, shorten: Shorten[Any]
     ) -> TaskSets:
-        """Fit both sides as ``overlong`` says, with lines for :meth:`task_notes`. Raises
+        """Fit both sides by ``overlong``, with lines for :meth:`task_notes`. Raises
         DataError."""
         sides, notes = [], list[str]()
         for name, side in (("train", tasks.train), ("held out", tasks.val)):

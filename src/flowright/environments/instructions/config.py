@@ -20,7 +20,7 @@ from flowright.core.errors import ConfigError
 
 RewardKind = Literal["rubric", "verif", "constraints", "judge"]
 CHECKED: tuple[RewardKind, ...] = ("constraints", "judge")
-"""Whose rows are in IFEval's form."""
+"""Rewards whose rows are in IFEval's form."""
 Rules = Literal["run", "skip", "ignore"]
 MOST_WORDS = 4
 
@@ -114,12 +114,12 @@ class InstructionsSection(EnvironmentSection):
     scaffolding: ScaffoldingSection = ScaffoldingSection()
 
     @model_validator(mode="after")
-    def _has_its_data(self) -> "InstructionsSection":
+    def _check_files(self) -> "InstructionsSection":
         check_files_are_read(self.data, self.train_files, self.val_files)
         return self
 
     @model_validator(mode="after")
-    def _scaffolding_has_criteria(self) -> "InstructionsSection":
+    def _check_scaffolding(self) -> "InstructionsSection":
         shown = self.scaffolding
         if shown.enabled and self.reward != "rubric" and not shown.files:
             raise ValueError(
@@ -184,8 +184,8 @@ SECTION = InstructionsSection
 
 
 def rules_of_environment(environment: Mapping[str, str]) -> Rules:
-    """What becomes of VerIF's rules by the variables of its own programs; `run` without them.
-    Raises ConfigError for variables that cannot be used."""
+    """Return the treatment of VerIF's rules by the variables of its own programs; `run` without
+    them. Raises ConfigError for values that cannot be used."""
     problems, said = list[str](), list[Rules]()
     for name, rules in RULES_BY_VARIABLE.items():
         value = environment.get(name, "").strip().lower()

@@ -52,7 +52,7 @@ class InstructionTask(Task):
 
     @property
     def conversation(self) -> Conversation:
-        """What is answered, system message included."""
+        """The conversation that is answered, system message included."""
         return conversation_of(self.row)
 
 
@@ -68,7 +68,7 @@ def task_of(row: Row, source: str, place: str, shown: tuple[Item, ...] = ()) -> 
 
 
 def _best(row: Row) -> str:
-    """What a good answer does, for screens."""
+    """Return the criteria of a good answer, for screens."""
     if isinstance(row, RubricRow):
         told = [f"{item.points:+g} {item.criterion}" for item in row.items]
     elif isinstance(row, VerifRow):
@@ -109,7 +109,7 @@ class Wanted:
 
     @property
     def content(self) -> tuple[frozenset[str], str]:
-        """What decides about answers, whatever the order in which it is asked for."""
+        """The words without the order in which they are asked for."""
         return frozenset(self.named), self.left_out
 
     @property
@@ -165,7 +165,7 @@ def drawn_answer(prompt: str, rng: random.Random) -> str:
 
 
 def most_rows(words: int) -> int:
-    """How many different prompts there are that ask for so many words."""
+    """Return the number of different prompts that ask for that many words."""
     count = 1
     for taken in range(words + 1):
         count *= len(WORDS) - taken
@@ -344,7 +344,7 @@ def _with_criteria(
         names = ", ".join(without[:_NAMED]) + ", ..." * (len(without) > _NAMED)
         raise ConfigError(
             f"{key}.files: of {len(tasks)} rows {len(without)} have no rubric there ({names}); "
-            "they would be trained without a scaffold and nobody would notice"
+            "they would be trained without a scaffold, unnoticed"
         )
     return shown
 

@@ -24,7 +24,7 @@ BENCHMARKS = (
     *("llmbar/gptinst", "llmbar/gptout", "llmbar/manual", "llmbar/neighbor", "evalbiasbench"),
     *("judgebench", "rewardbench2"),
 )
-"""What judges are measured on and, if nothing else is said, not trained on."""
+"""Benchmarks that judges are measured on and, by default, not trained on."""
 
 
 class KnownRuleSection(Section):
@@ -43,7 +43,7 @@ class KnownRuleSection(Section):
     """Share of ties."""
 
     @model_validator(mode="after")
-    def _asks_for_few_words(self) -> "KnownRuleSection":
+    def _check_words(self) -> "KnownRuleSection":
         if self.words > ASKED_WORDS:
             raise ValueError(f"words: at most {ASKED_WORDS}; got {self.words}")
         return self
@@ -101,16 +101,16 @@ class JudgingSection(EnvironmentSection):
 
     @property
     def states_confidence(self) -> bool:
-        """Whether a judge says how sure it is."""
+        """True if the judge states its confidence."""
         return self.confidence_weight > 0
 
     @model_validator(mode="after")
-    def _has_its_data(self) -> "JudgingSection":
+    def _check_files(self) -> "JudgingSection":
         check_files_are_read(self.data, self.train_files, self.val_files)
         return self
 
     @model_validator(mode="after")
-    def _unreadable_is_worst(self) -> "JudgingSection":
+    def _check_unreadable_is_worst(self) -> "JudgingSection":
         if self.unreadable >= -self.confidence_weight:
             raise ValueError(
                 f"unreadable: {self.unreadable:g} is not below the worst verdict that can be read, "
@@ -119,7 +119,7 @@ class JudgingSection(EnvironmentSection):
         return self
 
     @model_validator(mode="after")
-    def _consistency_has_two_orders(self) -> "JudgingSection":
+    def _check_consistency_fits(self) -> "JudgingSection":
         if self.reward == "consistency" and (self.method == "pointwise" or not self.both_orders):
             raise ValueError("reward: consistency is of pairs and needs both_orders: true")
         return self

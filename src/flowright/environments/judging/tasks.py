@@ -283,7 +283,7 @@ def without_benchmarks(
 
 
 def _is_named(name: str, source: str) -> bool:
-    """Whether a row's source names the benchmark, in any spelling: ``LLMBar/Manual``,
+    """Return whether a row's source names the benchmark, in any spelling: ``LLMBar/Manual``,
     ``allenai/reward-bench-2``."""
     wanted, given = _parts(name), _parts(source)
     starts = range(len(given) - len(wanted) + 1)

@@ -44,7 +44,7 @@ class PresentationSection(EnvironmentSection):
         if corrects and rates.judge_true_positive <= rates.judge_false_positive:
             raise ValueError(
                 "presentation.correction: backward needs simulated.judge_true_positive above "
-                "judge_false_positive: a judge without either says nothing that could be corrected"
+                "judge_false_positive: other verdicts carry no information"
             )
 
     def problems_from(self, config: Config) -> str:
