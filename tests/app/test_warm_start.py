@@ -15,9 +15,9 @@ from tiny_policy import checkpoint
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from words_environment import WORDS, Words
 
-from flowright.app.first_look import check_checkpoint, check_model
+from flowright.app.open_policies import open_policy
+from flowright.app.preflight_checks import check_checkpoint, check_model
 from flowright.app.warm_start import Example, balanced, passed, warm_start, weighted_sample
-from flowright.app.world import open_policy
 from flowright.config.root import Config
 from flowright.core.errors import Failure, Reason, RunPaused, UserError
 from flowright.data.task import Task

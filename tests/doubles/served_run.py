@@ -7,8 +7,8 @@ from tiny_policy import tiny_policy
 from toy_run import Lines, Toy, configured
 from vllm_double import BASE
 
+from flowright.app.open_policies import open_samplers
 from flowright.app.session import make_trainer
-from flowright.app.world import open_samplers
 from flowright.config.policy import LoraSection, PolicySection, VllmSection
 from flowright.config.root import Config
 from flowright.grpo.ranks import ONE, Follower, Ranks

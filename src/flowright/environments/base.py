@@ -1,8 +1,9 @@
-"""What an environment is: tasks, prompts, and what a completion means. The trainer knows prompts,
-completions and rewards; everything else of a run is asked of its environment.
+"""The base class of environments, and what they hand to the trainer: tasks, baselines,
+conversations.
 
-The configuration names one (``environment: workflow``, or ``package.module:factory`` for a user's
-own); see docs/extending.md.
+The trainer knows prompts, completions and rewards; an environment defines everything else. The
+configuration names one (``environment: workflow``, or ``package.module:Class`` for a user's own);
+see docs/extending.md.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -73,7 +74,7 @@ class Environment:
     """The keys of its own, at the root of a configuration under ``Config.key``."""
 
     display: ClassVar[Display] = Display()
-    """How screens show its runs, from the run's files."""
+    """Presentation of its runs on screens, from the run's files."""
 
     aliases: ClassVar[Mapping[str, str]] = {}
     """Further names of a step's metrics, and the metrics that they stand for: as others who do the
@@ -98,8 +99,7 @@ class Environment:
 
     @property
     def rolls_out(self) -> bool:
-        """Whether completions of its tasks can be graded: not where all there is to them is what
-        the data gives."""
+        """False if completions cannot be graded, because there are only those of the data."""
         return True
 
     @property
@@ -110,8 +110,7 @@ class Environment:
         return None
 
     def steps(self, train: Sequence[Task]) -> int | None:
-        """How many steps a run on these tasks has, where the environment's keys say so; None:
-        ``grpo.steps``."""
+        """Return the number of steps of a run on these tasks; None for ``grpo.steps``."""
         return None
 
     def fitted(self, tasks: TaskSets, tokens: TokenCount, limit: int) -> TaskSets:
@@ -140,8 +139,8 @@ class Environment:
     def scaffold_shares(
         self, task: Task, step: int, steps: int, attempts: int
     ) -> Sequence[float] | None:
-        """How much of all that there is to show each of these attempts' :meth:`scaffolds` shows,
-        from 0 to 1, for the metric ``rollout/scaffold_share``; None where that is no number."""
+        """Return the share of its criteria that each of these attempts' :meth:`scaffolds` shows,
+        from 0 to 1, for the metric ``rollout/scaffold_share``; None if there is no such number."""
         return None
 
     @asynccontextmanager
@@ -157,18 +156,19 @@ class Environment:
         raise NotImplementedError
 
     def judge_settings(self) -> Mapping[str, Any] | None:
-        """All that decides what its judge says of a query, as plain JSON: environments with equal
-        ones have one judge. None where single answers are not judged. Raises ConfigError."""
+        """Return all settings that a verdict of its judge depends on, as plain JSON: environments
+        with equal ones have one judge. None if single answers are not judged. Raises
+        ConfigError."""
         return None
 
     def query(self, rollout: Rollout, key: str) -> JudgeQuery | None:
-        """What a judge is asked about an attempt, so that another judge can be asked the same;
-        None where the attempt has no answer. ``key`` names the attempt."""
+        """Return the judge's query about an attempt, so that another judge can be asked the same;
+        None if the attempt has no answer. ``key`` names the attempt."""
         return None
 
     @asynccontextmanager
     async def open_judge(self) -> AsyncIterator[Judge]:
-        """Its judge alone, for queries of :meth:`query`. Raises UserError with a line for
+        """Open its judge alone, for queries of :meth:`query`. Raises UserError with a line for
         everything that cannot be used."""
         raise ConfigError(f"environment {self.config.environment}: judges no single answers")
         yield  # what makes it a generator
@@ -182,7 +182,7 @@ class Environment:
         return {}
 
     def record(self, rollout: Rollout) -> Mapping[str, Any]:
-        """What a record of a rollout holds beside what all have: plain JSON, under names that
+        """Return the environment's fields of a rollout's record: plain JSON, under names that
         ``display.blocks`` reads."""
         return {}
 
@@ -191,7 +191,7 @@ class Environment:
         return f"```\n{rollout.sample.text}\n```"
 
     def baselines(self) -> Sequence[Baseline]:
-        """What the policy is compared with."""
+        """Return fixed completions to compare the policy with."""
         return ()
 
     def equal_tokens(self, policy: float, spent: Mapping[str, float]) -> Baseline | None:
@@ -202,8 +202,8 @@ class Environment:
     def demonstrations(
         self, tasks: Sequence[Task], count: int, completions: int, seed: int
     ) -> list[Demonstration]:
-        """``count`` prompts, each with so many completions: what the embedded policy learns from
-        before the run. They may not give away which choice pays."""
+        """Return ``count`` prompts with ``completions`` completions each, for the cold start of the
+        embedded policy. They may not reveal which choice pays. Raises ConfigError by default."""
         raise ConfigError(
             f"environment {self.config.environment}: has no demonstrations for the embedded "
             "policy's cold start; set strategy_model to another model"
@@ -219,7 +219,7 @@ class Environment:
 
     @property
     def simulated(self) -> bool:
-        """Whether any number comes from a stand-in; every screen says so then."""
+        """True if any number comes from a stand-in; every screen then shows it."""
         return False
 
     def models(self) -> Mapping[str, Sequence[str]]:
@@ -228,32 +228,32 @@ class Environment:
         return {}
 
     def counters(self) -> Sequence[Counters]:
-        """What its servers were asked: the metrics ``servers/*`` of a step."""
+        """Return the counters of its servers, for the metrics ``servers/*`` of a step."""
         return ()
 
     def state(self, without: Sequence[str] = ()) -> Any:
-        """What an open environment remembers of earlier rollouts and a resumed run has to know
-        again, such as verdicts: plain JSON, or None for nothing. ``without``: beginnings of the
-        keys of completions that will be rolled out again, as if for the first time."""
+        """Return the memory of earlier rollouts, such as verdicts, that a resumed run needs: plain
+        JSON, or None. ``without``: beginnings of the keys of completions that will be rolled out
+        again, as if for the first time."""
         return None
 
     def restore(self, state: Any) -> None:
-        """Know again what :meth:`state` told; the environment is open, and has rolled out
+        """Restore what :meth:`state` returned; the environment is open and has rolled out
         nothing."""
 
     def about(self) -> Mapping[str, Any]:
-        """What ``state.json`` says of an open environment, for the heads of screens. A list
-        ``warnings`` is shown on all of them."""
+        """Return the fields of ``state.json`` on an open environment, for the heads of screens. A
+        list ``warnings`` is shown on all of them."""
         return {}
 
     def task_notes(self) -> Sequence[str]:
-        """What there is to say of the tasks that were loaded and :meth:`fitted`, such as rows that
-        were left out: lines of the dry run and of a start."""
+        """Return notes on the loaded and :meth:`fitted` tasks, such as rows left out: lines of the
+        dry run and of a start."""
         return ()
 
     def planned_calls(self, train: Sequence[Task]) -> Mapping[str, float]:
-        """How often an attempt at these tasks asks the large models, by role (``executor``,
-        ``judge``), as far as that is known before any; for the dry run's plan."""
+        """Return the mean calls of large models per attempt at these tasks, by role (``executor``,
+        ``judge``), as far as they are known in advance; for the dry run's plan."""
         return {}
 
     def trained_on(self) -> TrainedOn | None:
@@ -267,7 +267,8 @@ class Environment:
         return ()
 
     def checks(self) -> Sequence[tuple[str, Callable[[], Awaitable[str]]]]:
-        """What a dry run looks at, by name: a line about what was found, or UserError."""
+        """Return the checks of a dry run by name: each returns a line on its findings or raises
+        UserError."""
         return ()
 
 

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from flowright.core.errors import DataError
-from flowright.data.row_files import Fault, LeftOut, Report, RowFile
+from flowright.data.row_files import Fault, LeftOut, RowFile, RowReport
 from flowright.data.task import Task
 from flowright.environments.base import Environment, TaskSets
 
 _NAMED = 5  # rows that an error names
+_SHOWN = 3  # left-out rows that a note names
 
 
 class Row(Protocol):
@@ -78,7 +79,7 @@ def split_files(
     key: Key[R],
     count: Callable[[int], int],
     salt: str,
-) -> tuple[Split[R], Report]:
+) -> tuple[Split[R], RowReport]:
     """Return the split of files, and the report on all their rows: :func:`keep_apart` with held-out
     files, :func:`hold_out` without."""
     if held_out is None:
@@ -105,8 +106,8 @@ def without_sealed(
 
 @dataclass(frozen=True, slots=True)
 class RowSets(Generic[R]):
-    """Rows to train on and held-out rows. ``lines`` say, for people, where they come from and what
-    was left out."""
+    """Rows to train on and held-out rows. ``lines`` are notes on their source and
+    on rows that were left out."""
 
     train: tuple[R, ...]
     held_out: tuple[R, ...]
@@ -246,7 +247,6 @@ class RowSection(Protocol):
 
     epochs: float | None
     overlong: Any
-    show_left_out: int
     train_files: Sequence[Any]
 
 
@@ -264,13 +264,13 @@ class RowEnvironment(Environment):
     def _fitted(
         self, tasks: TaskSets, tokens: Callable[[Any], int], limit: int, shorten: Shorten[Any]
     ) -> TaskSets:
-        """Fit both sides as ``overlong`` says, with lines for :meth:`task_notes`. Raises
+        """Fit both sides by ``overlong``, with lines for :meth:`task_notes`. Raises
         DataError."""
-        sides, notes, shown = [], list[str](), self._section.show_left_out
+        sides, notes = [], list[str]()
         for name, side in (("train", tasks.train), ("held out", tasks.val)):
             if side:
                 found = fit(side, tokens, limit, self._section.overlong, shorten)
-                notes += [f"{name}: {found}", *(f"  {row}" for row in found.left_out[:shown])]
+                notes += [f"{name}: {found}", *(f"  {row}" for row in found.left_out[:_SHOWN])]
                 side = [*found.rows]
             sides.append(side)
         self._length_notes = tuple(notes)

@@ -118,7 +118,7 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class BatchTask:
     """A task in its forms; ``place`` is its number in the batch of all ranks."""
 
     place: int
@@ -151,7 +151,7 @@ class Problem:
 
     def scaffolded(
         self, show: Callable[[Task, Prompt, int], Sequence[ShownPrompt]], attempts: int
-    ) -> "Problem":
+    ) -> "BatchTask":
         """Add what ``show(task, prompt, attempts)`` gives for each form."""
         share = self.attempts_per_form(attempts)
         forms = [replace(f, shown=show(f.task, f.prompt, share)) for f in self.forms]
@@ -165,10 +165,10 @@ class Problem:
 
 def problems_of(
     environment: Environment, encode: Callable[[Task], Prompt], places: Sequence[tuple[int, Task]]
-) -> list[Problem]:
+) -> list[BatchTask]:
     """Put tasks with their places into their forms."""
     return [
-        Problem(place, task, [Form(form, encode(form)) for form in environment.forms(task)])
+        BatchTask(place, task, [Form(form, encode(form)) for form in environment.forms(task)])
         for place, task in places
     ]
 
@@ -184,7 +184,7 @@ class _Draw:
 
 
 async def draw_samples(
-    sampler: Sampler, problems_P: Sequence[Problem], shares_P: Sequence[int], sampling: Sampling
+    sampler: Sampler, problems_P: Sequence[BatchTask], shares_P: Sequence[int], sampling: Sampling
 ) -> list[list[Sample]]:
     """Draw ``shares_P`` samples of each form of each problem, form by form.
 

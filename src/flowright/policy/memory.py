@@ -3,7 +3,7 @@ configuration without loading anything.
 
 Everything is at its limit: prompts of ``policy.max_prompt_tokens``, completions of
 ``policy.max_new_tokens``, full packs. Tests compare the sums with what the CPU's allocator counts
-on small models (``tests/test_memory.py``).
+on small models (``tests/app/test_memory.py``).
 
 For each token of a layer the backward pass keeps, in the model's precision unless noted: the
 adapters' inputs (both norms' outputs, attention's, the product of gate and up) and intermediate

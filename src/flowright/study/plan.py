@@ -179,12 +179,12 @@ def check_runs(base: Path, runs: Sequence[StudyRun]) -> StudyPreflight:
 
 
 def _problems(config: Config) -> list[str]:
-    from flowright.app.preflight import look  # loads torch
+    from flowright.app.preflight import inspect_run  # loads torch
 
     # Under another name: an existing directory is no problem, since a study resumes its runs.
     other = config.run.model_copy(update={"name": f"{config.run.name}.dry_run"})
     try:
-        return look(config.model_copy(update={"run": other})).problems
+        return inspect_run(config.model_copy(update={"run": other})).problems
     except UserError as error:
         return [*error.problems]
 

@@ -71,8 +71,8 @@ class InstructionsEnvironment(RowEnvironment):
         return messages_of(_instruction(task).conversation)
 
     def fitted(self, tasks: TaskSets, tokens: TokenCount, limit: int) -> TaskSets:
-        """The tasks whose prompt has at most ``limit`` tokens; the others are dropped, or cut when
-        they are asked, as ``instructions.overlong`` says. Raises DataError."""
+        """Return the tasks whose prompt has at most ``limit`` tokens; the others are dropped, or
+        cut when they are asked, by ``instructions.overlong``. Raises DataError."""
         found = self._fitted(
             tasks,
             lambda task: tokens(self.messages(task)),
@@ -138,11 +138,11 @@ class InstructionsEnvironment(RowEnvironment):
 
     @property
     def reward_bounds(self) -> tuple[float, float] | None:
-        """Of rubrics and VerIF; where checkers can tell, the table has the share that is right."""
+        """The bounds of rubrics and VerIF; with checkers, the table has the share that is right."""
         return None if self._section.reward in CHECKED else SHARE
 
     def mix(self, rollouts: Sequence[Rollout]) -> dict[str, dict[str, float]]:
-        """What else an evaluation says; where the table is of gold, the reward, too."""
+        """Return shares of criteria for the evaluation; with gold in its table, the reward, too."""
         names = {"criteria met": "instructions/met", "ungraded": "instructions/ungraded"}
         if self.reward_bounds is None:
             names = {"reward": "reward/mean", **names}
@@ -154,13 +154,13 @@ class InstructionsEnvironment(RowEnvironment):
         return record_of(rollout)
 
     def baselines(self) -> Sequence[Baseline]:
-        """An answer that helps nobody: what it earns is what criteria give for nothing."""
+        """Return a useless answer, which earns what criteria give for nothing."""
         return [Baseline("always: I do not know.", "I do not know.", shown=True)]
 
     def demonstrations(
         self, tasks: Sequence[Task], count: int, completions: int, seed: int
     ) -> list[Demonstration]:
-        """What an answer looks like, with its choices drawn at random: words for prompts of the
+        """Return the form of an answer with its choices drawn at random: words for prompts of the
         known rule, lines of the prompt itself for those of files."""
         rng = random.Random(seed)
         drawn = []

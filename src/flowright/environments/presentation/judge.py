@@ -1,6 +1,5 @@
 """The embedded judge in this process: the rule of :mod:`flowright.simulation.assessor` over an
-answer's text, with its faults and as many tries as a served judge has. Nobody waits for anything.
-"""
+answer's text, with its faults and as many tries as a served judge has, without any waiting."""
 
 import math
 from collections.abc import Callable, Mapping

@@ -184,7 +184,7 @@ def _export(
     merge: bool = False,
 ) -> Export:
     """Make the config fit the weights; see :class:`Export`."""
-    fitted, written, changes = fit(config, kind, weights)
+    fitted, written, changes = fit_config(config, kind, weights)
     return Export(
         fitted,
         type(kind).from_dict(dict(fitted)),
@@ -285,7 +285,7 @@ def _adapter_config(folder: Path, alpha: float | None) -> Mapping[str, Any]:
     return {"lora_alpha": alpha}
 
 
-def fit(
+def fit_config(
     config: Mapping[str, Any], kind: Any, weights: Weights
 ) -> tuple[Mapping[str, Any], Weights, list[str]]:
     """Return config and weights that belong together, and a note on each change: the class, tied

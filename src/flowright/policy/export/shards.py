@@ -44,7 +44,7 @@ class Record:
                 self.__dict__.setdefault("fields", {}).update(some)
 
 
-class Pieces(Tensor):
+class ShardParts(Tensor):
     """Stands in for a ShardedTensor: one rank's parts, each with its offset in the whole tensor."""
 
     local: Sequence[Record]
@@ -59,15 +59,15 @@ class Pieces(Tensor):
         self.whole_size = tuple(metadata.fields["size"])
 
 
-def nested_class(_owner: object, _name: str) -> type[Record]:
+def record_class(_owner: object, _name: str) -> type[Record]:
     """Stands in for ``getattr``, by which a class within a class is pickled."""
     return Record
 
 
 _SHARD = "torch.distributed._shard"
 _CLASSES: list[Any] = [
-    (Pieces, f"{_SHARD}.sharded_tensor.api.ShardedTensor"),
-    (nested_class, "builtins.getattr"),
+    (ShardParts, f"{_SHARD}.sharded_tensor.api.ShardedTensor"),
+    (record_class, "builtins.getattr"),
     *(
         (Record, f"{_SHARD}.{name}")
         for name in (
@@ -190,8 +190,8 @@ def _whole(
             raise ValueError("is split in some of the files and not in others")
         if isinstance(first, DTensor):
             return _placed(parts)
-        if isinstance(first, Pieces):
-            return _pieced(parts)
+        if isinstance(first, ShardParts):
+            return _sharded(parts)
         return _plain(parts, None if model_shape is None else tuple(model_shape))
     except ValueError as error:
         raise RunError(f"{folder}: {name}: {error}") from error
@@ -229,16 +229,16 @@ def _placed(parts: Sequence[Any]) -> Tensor:
     return whole
 
 
-def _pieced(ranks: Sequence[Pieces]) -> Tensor:
-    """Put all ranks' pieces in their places."""
+def _sharded(ranks: Sequence[ShardParts]) -> Tensor:
+    """Put the parts of all ranks in their places."""
     size = ranks[0].whole_size
-    pieces = [piece.fields for rank in ranks for piece in rank.local]
+    parts = [part.fields for rank in ranks for part in rank.local]
     whole = torch.empty(size, dtype=ranks[0].dtype)
-    for piece in pieces:
-        offsets = piece["metadata"].fields["shard_offsets"]
-        sizes = zip(offsets, piece["tensor"].shape, strict=True)
-        whole[tuple(slice(start, start + length) for start, length in sizes)] = piece["tensor"]
-    if sum(piece["tensor"].numel() for piece in pieces) != whole.numel():
+    for part in parts:
+        offsets = part["metadata"].fields["shard_offsets"]
+        sizes = zip(offsets, part["tensor"].shape, strict=True)
+        whole[tuple(slice(start, start + length) for start, length in sizes)] = part["tensor"]
+    if sum(part["tensor"].numel() for part in parts) != whole.numel():
         raise ValueError(f"its parts do not come to {size}")
     return whole
 

@@ -50,8 +50,8 @@ def in_folder(folder: Path) -> Weights:
     found: dict[str, Callable[[], Tensor]] = {}
     for file in files:
         try:
-            with safe_open(file, framework="pt") as opened:
-                names = opened.keys()
+            with safe_open(file, framework="pt") as stored:
+                names = stored.keys()
                 found |= {name: partial(_stored, file, name) for name in names}
         except SafetensorError as error:
             raise RunError(
@@ -72,8 +72,8 @@ def in_folder(folder: Path) -> Weights:
 
 
 def _stored(file: Path, name: str) -> Tensor:
-    with safe_open(file, framework="pt") as opened:
-        return opened.get_tensor(name)
+    with safe_open(file, framework="pt") as stored:
+        return stored.get_tensor(name)
 
 
 def rounded(tensor: Tensor, dtype: torch.dtype, name: str) -> Tensor:

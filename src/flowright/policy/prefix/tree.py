@@ -200,7 +200,7 @@ def chunks(
     groups: Sequence[PromptGroup],
     budget: int,
     sharing: bool,
-    together: bool = False,
+    whole_groups: bool = False,
 ) -> Iterator[tuple[Tensor, list[int]]]:
     """Run every completion of the groups, some at a time: yields the hidden states [N, hidden_size]
     that predict their tokens, one completion after the other, and their numbers among all of them.
@@ -214,21 +214,21 @@ def chunks(
 
     ``budget``: tokens of prompts, and of completions, that are in memory at once; a single one may
     be longer. ``sharing=False``: the model's own attention, on a row for each completion.
-    ``together``: a group's completions come in one chunk, for a loss that compares them. Processes
-    that share one model's weights call this together and run as many passes as the one with the
-    most.
+    ``whole_groups``: a group's completions come in one chunk, for a loss that compares them.
+    Processes that share one model's weights call this together and run as many passes as the one
+    with the most.
     """
     use(policy.device)
-    return (shared_chunks if sharing else plain_chunks)(policy, groups, budget, together)
+    return (shared_chunks if sharing else plain_chunks)(policy, groups, budget, whole_groups)
 
 
 def shared_chunks(
-    policy: Policy, groups: Sequence[PromptGroup], budget: int, together: bool = False
+    policy: Policy, groups: Sequence[PromptGroup], budget: int, whole_groups: bool = False
 ) -> Iterator[tuple[Tensor, list[int]]]:
     """Run :func:`chunks` by shared prefixes."""
     texts = [ids for group in groups for ids in group.completions]
     length = shared_length([group.prompt_ids for group in groups])
-    packs = list(_packs(groups, length, budget, together))
+    packs = list(_packs(groups, length, budget, whole_groups))
     templates, *passes = policy.peers.longest([int(length > 0), *(p.passes for p in packs)])
     packs += [_Pack([IDLE], (), 0)] * (len(passes) - len(packs))
     with tree_attention(policy):
@@ -254,20 +254,20 @@ class _Pack:
     passes: int  # chunks that go through the model: a single token is predicted by its prompt
 
 
-def _units(groups: Sequence[PromptGroup], together: bool) -> Iterator[tuple[int, list[int]]]:
+def _units(groups: Sequence[PromptGroup], whole_groups: bool) -> Iterator[tuple[int, list[int]]]:
     """Yield the units that are not cut: a group's number, and numbers of its completions."""
     count = 0
     for index, group in enumerate(groups):
         numbers = list(range(count, count + len(group.completions)))
-        yield from [(index, numbers)] if together else ((index, [n]) for n in numbers)
+        yield from [(index, numbers)] if whole_groups else ((index, [n]) for n in numbers)
         count += len(numbers)
 
 
 def _packs(
-    groups: Sequence[PromptGroup], length: int, budget: int, together: bool
+    groups: Sequence[PromptGroup], length: int, budget: int, whole_groups: bool
 ) -> Iterator[_Pack]:
     owned = [(index, ids) for index, group in enumerate(groups) for ids in group.completions]
-    units = list(_units(groups, together))
+    units = list(_units(groups, whole_groups))
     for some in packs_of([len(group.prompt_ids) - length for group in groups], budget):
         behind = [numbers for owner, numbers in units if some[0] <= owner <= some[-1]]
         cuts = list(packs_of([sum(len(owned[n][1]) for n in unit) for unit in behind], budget))
@@ -280,12 +280,12 @@ def _packs(
 
 
 def plain_chunks(
-    policy: Policy, groups: Sequence[PromptGroup], budget: int, together: bool = False
+    policy: Policy, groups: Sequence[PromptGroup], budget: int, whole_groups: bool = False
 ) -> Iterator[tuple[Tensor, list[int]]]:
     """Run :func:`chunks` on rows of a prompt and a completion each, for ``grpo.prefix_sharing:
     false`` and as the tests' reference for the shared path."""
     rows = [(group.prompt_ids, ids) for group in groups for ids in group.completions]
-    units = [numbers for _, numbers in _units(groups, together)]
+    units = [numbers for _, numbers in _units(groups, whole_groups)]
     lengths = [len(prompt) + len(ids) for prompt, ids in rows]
     sizes = [len(unit) * max(lengths[n] for n in unit) for unit in units]
     packs = [[n for i in pack for n in units[i]] for pack in packs_of(sizes, budget, padded=True)]

@@ -187,7 +187,7 @@ def _measuring(policy: Policy) -> Iterator[_Kept]:
 
 
 @contextmanager
-def empty_adapter(model: str, section: LoraSection, parent: Path) -> Iterator[Path | None]:
+def zero_adapter(model: str, section: LoraSection, parent: Path) -> Iterator[Path | None]:
     """Yield a folder below ``parent`` with an adapter of zeros in bfloat16, of the model's shape;
     it is removed with every folder that was made for it. None if the model's config cannot be
     read."""

@@ -46,6 +46,9 @@ _PLAIN = {
     "n": 1,
 }
 
+LOAD_SECONDS = 120.0
+"""Timeout of loading an adapter."""
+
 
 class BadReply(Exception):
     """A 200 that cannot be used: from another model, cut short, or incomplete."""
@@ -163,7 +166,7 @@ class Requests:
         return await self._ask(path, json.dumps(fields).encode())
 
     async def _ask(self, path: str, body: bytes | None, seconds: float | None = None) -> Response:
-        key, seconds = self._vllm.api_key, seconds or self._vllm.load_seconds
+        key, seconds = self._vllm.api_key, seconds or LOAD_SECONDS
         try:
             return await self._connection.ask(path, key, seconds, body)
         except RequestError as error:

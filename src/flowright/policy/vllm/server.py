@@ -19,7 +19,7 @@ from flowright.config.policy import PolicySection
 from flowright.core.checkout import here
 from flowright.core.errors import RunError, RunPaused, UserError
 from flowright.llm.counters import Counters
-from flowright.llm.retries import Balance, Call, Lease, Retries, RetryPolicy
+from flowright.llm.retries import Balance, Lease, RetriedCall, Retries, RetryPolicy
 from flowright.llm.transport import CONNECT_SECONDS, RequestError
 from flowright.policy.sampling import Sampling
 from flowright.policy.vllm.proof import (
@@ -355,8 +355,8 @@ class Fleet:
                 raise _final_error(call, errors[0], RunError)
             await call.sleep(pause)
 
-    def _call(self, key: str) -> Call:
-        return Call(self._policy, key.encode(), self.counters.role(ROLE))
+    def _call(self, key: str) -> RetriedCall:
+        return RetriedCall(self._policy, key.encode(), self.counters.role(ROLE))
 
     async def _try_ready(
         self, server: PolicyServer, weights: Weights, probe: Probe
@@ -374,7 +374,7 @@ class Fleet:
         return None
 
 
-def _final_error(call: Call, error: RequestError, kind: type[UserError]) -> UserError:
+def _final_error(call: RetriedCall, error: RequestError, kind: type[UserError]) -> UserError:
     """Return the error of a call that ended like this: ``kind`` if waiting might have helped."""
     if error.final:
         return RunError(f"policy.vllm: {error.message}")
