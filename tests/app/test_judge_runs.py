@@ -195,6 +195,6 @@ def test_a_judge_is_not_measured_on_what_it_was_trained_on(
     assert "pairs.jsonl: the judge was trained on 2 of its conversations (1, 3)" in told
     assert "--allow-trained-on" in told and not out.exists()
     assert main([*asked, "--allow-trained-on"]) == 0
-    assert "TRAINED ON WHAT IT IS MEASURED BY" in capsys.readouterr().out
+    assert "TRAINED ON THESE ROWS" in capsys.readouterr().out
     known = read_record(out)["about"]["trained_on"]
     assert known["files"] == ["judge/trained_on.json"] and len(known["found"]) == 1

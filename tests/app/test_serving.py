@@ -69,7 +69,7 @@ async def test_a_failure_says_whose_fault_it_is(
 
 
 def test_what_is_no_policy_of_workflows_is_told_before_torch_is_loaded(tmp_path: Any) -> None:
-    with pytest.raises(UserError, match="no run around it whose config"):
+    with pytest.raises(UserError, match="it is not in a run directory"):
         open_run(tmp_path)
     with pytest.raises(UserError, match="no such folder"):
         open_run(tmp_path / "nothing")

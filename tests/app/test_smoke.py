@@ -246,6 +246,7 @@ def wait_for(condition: Callable[[], bool], seconds: float) -> None:
         time.sleep(0.005)
 
 
+@pytest.mark.slow
 def test_kill_9_and_resume_repeat_the_uninterrupted_run(
     whole: tuple[Path, Path, str], tmp_path: Path
 ):
@@ -294,6 +295,7 @@ def by_two(arguments: list[str]) -> list[str]:
     return [python, "-m", "torch.distributed.run", "--nproc_per_node", "2", *rest]
 
 
+@pytest.mark.slow
 def test_two_processes_train_the_run_of_one(whole: tuple[Path, Path, str], tmp_path: Path):
     """The same samples and rewards, and an update that is the same but for rounding."""
     run, cache, _ = whole
@@ -315,6 +317,7 @@ def test_two_processes_train_the_run_of_one(whole: tuple[Path, Path, str], tmp_p
     assert read_state(tmp_path / "quickstart")["status"] == "finished"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_process_that_dies_ends_the_run_with_one_message_and_resume_goes_on(
     whole: tuple[Path, Path, str], tmp_path: Path, lost: int

@@ -5,7 +5,7 @@ import string
 from typing import NamedTuple
 
 import pytest
-from hypothesis import example, given, settings, strategies as st
+from hypothesis import example, given, strategies as st
 from judge_doubles import question
 
 from flowright.judging.attempts import FORMS
@@ -327,7 +327,6 @@ FRAGMENTS = st.sampled_from(
 )
 @example('{"verdict": ' + "9" * 5000 + "}", "json_schema")
 @example('{"a":' * 5_000, "json_object")
-@settings(deadline=None)
 def test_no_reply_crashes_the_parser(text: str, form: Form) -> None:
     reading = parse_verdict(text, form)
     assert (said(reading) is None) == (reading.fault is not None)

@@ -1,5 +1,6 @@
-"""Which policy is to work, and whether it can: known before torch is loaded, before a model is
-opened or a server asked.
+"""Answer questions with a trained policy: open it, draw workflows, run them, print the answer.
+
+Checks that need no torch come first (:func:`open_run`). The answer is not judged.
 """
 
 import json
@@ -63,21 +64,22 @@ class ServedRun:
 
     @property
     def name(self) -> str:
-        """The run's, and the checkpoint's."""
+        """Names of run and checkpoint."""
         return f"{self.config.run.name}/{self.checkpoint.name}"
 
     @property
     def words(self) -> str:
-        """The policy, for people."""
+        """The checkpoint, with the reason if it is its run's best one."""
         best = chosen_as_best(self.checkpoint)
         return f"{self.checkpoint}, the best of its run: {best}" if best else str(self.checkpoint)
 
 
 def open_run(source: Path, config: Path | None = None, overrides: Sequence[str] = ()) -> ServedRun:
-    """What a run (its best checkpoint, or else its newest) or a checkpoint needs to be at work.
-    Its settings are those of its run, or of the file ``config``, with ``overrides``.
+    """Check a run (for its best checkpoint, or else its newest) or a checkpoint, with the settings
+    of its run, or of the file ``config``, and ``overrides``.
 
-    Raises UserError with a line for everything that is in the way."""
+    Raises UserError with a line per problem.
+    """
     if not source.is_dir():
         raise UserError(f"{source}: no such folder; give a run of outputs/, or a checkpoint of one")
     checkpoint = checkpoint_of(source)
@@ -103,24 +105,24 @@ def _config_of(checkpoint: Path) -> Path:
     file = checkpoint.absolute().parent.parent / "config.json"
     if not file.is_file():
         raise UserError(
-            f"{checkpoint}: no run around it whose config.json says how it was trained; give the "
-            "run, or --config FILE"
+            f"{checkpoint}: it is not in a run directory, whose config.json has its settings; "
+            "give the run, or --config FILE"
         )
     return file
 
 
 def question_of(text: str, kind: Kind, context: str | None = None) -> Problem:
-    """A question as a problem whose answer nobody knows."""
+    """Return a question as a problem without a reference answer."""
     return Problem("question", kind, "asked", text, "", context=context)
 
 
 MOST_AT_ONCE = 256
-"""Prompts that are drawn for together, at most."""
+"""Most prompts that are sampled together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """How a question is put: so many ``samples`` are drawn, by ``seed``."""
+    """Sampling of a question: ``samples`` workflows, drawn with ``seed``."""
 
     seed: int
     samples: int = 1
@@ -130,7 +132,7 @@ class Draws:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A completion that was accepted as a program and is about to be run."""
+    """A completion that was parsed as a program and is about to run."""
 
     number: int
     workflow: Workflow
@@ -138,7 +140,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class AnswerAttempt:
-    """A completion and what came of it; ``failure`` is the program's or its execution's."""
+    """A completion with its result; ``failure`` is the program's or its execution's."""
 
     completion: str
     workflow: Workflow | None = None
@@ -148,15 +150,14 @@ class AnswerAttempt:
 
 Event = Draft | OperatorCall | AnswerAttempt
 Watch = Callable[[Event], None]
-"""Is told of a draft, of each operator call that has ended, and of each attempt that failed."""
+"""Called with each draft, each finished operator call and each failed attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Either ``answer`` or ``failure`` is set. ``attempts`` are those that were looked at, the one
-    that gave the answer last; ``drawn`` is how many there were to look at. ``policy`` and
-    ``executor`` are what was spent on each; ``truncated``: the policy was shown a part of the
-    question."""
+    """Either ``answer`` or ``failure`` is set. ``attempts`` are those that were run, the one with
+    the answer last, of ``drawn`` samples. ``policy`` and ``executor`` are the usage of each;
+    ``truncated``: the policy saw a part of the question."""
 
     answer: str | None
     failure: Failure | None
@@ -174,7 +175,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class WorkflowPolicy:
-    """A policy and the executor of what it writes, both open; for one event loop."""
+    """A policy and the executor of its workflows, both open; for one event loop."""
 
     opening: ServedRun
     config: Config
@@ -184,15 +185,15 @@ class WorkflowPolicy:
 
     @property
     def simulated(self) -> bool:
-        """Whether the embedded server answers."""
+        """True if the embedded server answers."""
         return self.config.aflow_executor_model == SIMULATED
 
     async def answer(
         self, problem: Problem, ask: Draws, watch: Watch = lambda event: None
     ) -> Answer:
-        """Draw workflows for a problem and run the first that can be read, runs to its end and
-        gives an answer. A failure of ours ends it: another workflow would meet it, too. Raises
-        UserError for what only the configuration can mend."""
+        """Draw workflows for a problem and run the first that parses, finishes and answers. An
+        infrastructure failure ends it, since another workflow would meet it, too. Raises UserError
+        for a mistake in the configuration."""
         began, attempts = time.perf_counter(), list[AnswerAttempt]()
         samples: Sequence[Sample] = ()
         spent, truncated = Usage(), False
@@ -237,8 +238,8 @@ class WorkflowPolicy:
 
 
 class CompletionDraw:
-    """Draws completions for prompts. In this process those that wait together are drawn together;
-    a server does so by itself."""
+    """Sample completions. In this process concurrent requests are batched; a server batches by
+    itself."""
 
     def __init__(self, sampler: Sampler, config: Config) -> None:
         self._sampler = sampler
@@ -265,7 +266,7 @@ class _DrawRequest:
 
     @property
     def kind(self) -> tuple[int, float, float]:
-        """Those of a kind can be drawn together."""
+        """Requests of one kind can be batched."""
         return self.samples, self.sampling.temperature, self.sampling.top_p
 
 
@@ -285,8 +286,8 @@ def _drawn(sampler: LocalSampler, wishes: Sequence[_DrawRequest]) -> list[list[S
 async def open_workflow_policy(
     opening: ServedRun, console: Console
 ) -> AsyncIterator[WorkflowPolicy]:
-    """The policy with the checkpoint's weights, its sampler, and the executor with its server and
-    sandbox. Raises UserError with a line for what cannot be used."""
+    """Open the policy with the checkpoint's weights, its sampler, and the executor with its server
+    and sandbox. Raises UserError with a line per problem."""
     config = resolved(opening.config, choose_device(opening.config.policy).type)
     policy = await on_model_thread(_policy, opening, config, console)
     await check_samplers(config)
@@ -329,11 +330,11 @@ async def _open_executor(config: Config, opening: ServedRun) -> AsyncIterator[Ex
 
 
 TEXT_CHARS = 160
-"""Of a text in a line of the trace."""
+"""Longest text in a line of the trace."""
 
 
 def event_text(event: Event) -> str:
-    """What is told of an event while the answer is being made: lines of Markdown."""
+    """Render an event while the answer is being made, as Markdown."""
     if isinstance(event, Draft):
         repairs = ", ".join(event.workflow.repairs)
         head = f"workflow {event.number + 1}" + (f" (repaired: {repairs})" if repairs else "")
@@ -345,7 +346,7 @@ def event_text(event: Event) -> str:
 
 
 def call_line(call: OperatorCall) -> str:
-    """An operator call in a line: what was handed over first, what came back, what it took."""
+    """Render an operator call as a line: its first argument, its result, its cost."""
     given = next(iter(call.arguments.values()), "")
     came = call.result if call.error is None else call.error
     spent = f"{call.usage.calls} calls, {call.usage.tokens} tokens, {call.seconds:.2f} s"
@@ -354,7 +355,7 @@ def call_line(call: OperatorCall) -> str:
 
 
 def blame_line(failure: Failure) -> str:
-    """A failure with whose fault it is."""
+    """Render a failure and whose fault it is."""
     if failure.blame is Blame.POLICY:
         return f"the policy's fault, {failure}"
     return f"not the policy's fault (servers, sandbox or this program), {failure}"
@@ -363,7 +364,7 @@ def blame_line(failure: Failure) -> str:
 def answer_record(
     author: WorkflowPolicy, question: str, kind: str, outcome: Answer
 ) -> dict[str, Any]:
-    """All that is known of an answer, as plain JSON."""
+    """Return the whole answer as plain JSON."""
     last = outcome.last
     execution = last.execution if last else None
     return {
@@ -392,7 +393,7 @@ def _failed(failure: Failure | None) -> dict[str, Any] | None:
 
 
 def spent(usage: Usage) -> dict[str, int]:
-    """Requests and tokens, as JSON."""
+    """Calls and tokens as JSON."""
     return {
         "calls": usage.calls,
         "prompt_tokens": usage.prompt_tokens,
@@ -418,14 +419,14 @@ def _exchange(exchange: Exchange) -> dict[str, Any]:
 
 
 POLICY_FAILED, WE_FAILED = 1, 2
-"""Exit statuses where there is no answer."""
+"""Exit statuses without an answer."""
 
 CALLS_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
 class QuestionRequest:
-    """The command line. ``temperature``: None for that of the run's evaluations."""
+    """A question on the command line. ``temperature``: None for that of the run's evaluations."""
 
     source: Path
     question: str
@@ -437,7 +438,7 @@ class QuestionRequest:
 
 
 def run_workflow(opening: ServedRun, request: QuestionRequest, console: Console) -> int:
-    """Answer and print; returns the exit status. Raises UserError for what keeps it from that."""
+    """Answer and print; return the exit status. Raises UserError for what prevents it."""
     return uvloop.run(_answered(opening, request, console))
 
 

@@ -1,4 +1,5 @@
-"""The before/after table of a run or an evaluation: measured, and shown at the terminal."""
+"""The before/after comparison of a run or an evaluation: measured, and rendered for the
+terminal."""
 
 from collections.abc import Mapping, Sequence
 
@@ -83,7 +84,7 @@ def _reward_cells(score: Score) -> list[str]:
 
 
 def _shown(value: float | None, form: str) -> str:
-    """A number in its form, a dash where there is none."""
+    """Format a number; a dash for None."""
     return "-" if value is None else form.format(value)
 
 
@@ -97,7 +98,8 @@ def _both(cell: Score) -> str:
 
 
 def _way_gone(share: float) -> str:
-    """Past the end a share says nothing: baselines of a judge are hardly above chance."""
+    """Describe the share of the gap that training closed; above 1 the share itself means little, as
+    a judge's baselines are hardly above chance."""
     if share > 1:
         return "training went past the best baseline of each kind"
     return (
@@ -107,7 +109,7 @@ def _way_gone(share: float) -> str:
 
 
 def _baselines(comparison: Comparison) -> list[TableRow]:
-    """The best single one, and those that the environment wants to be seen."""
+    """The best single baseline, and those that the environment marks as shown."""
     fixed = [row for row in comparison.rows if row.group == "baseline"]
     chosen = [row for row in fixed if row.shown or row.name == comparison.best_single]
     return sorted(chosen, key=lambda row: -(row.kinds["all"].gold or 0.0))
@@ -128,7 +130,7 @@ def _cells(row: TableRow, kinds: Sequence[str]) -> list[str]:
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """Policies and the baselines that matter, for a terminal of 80 columns; all rows are in
+    """Render policies and the main baselines for a terminal of 80 columns; all rows are in
     ``evaluation.json`` and in the report."""
     label = ", simulated server" if comparison.simulated else ""
     shown = Table(
@@ -154,7 +156,8 @@ def comparison_table(comparison: Comparison) -> Table:
 
 
 def source_table(comparison: Comparison) -> Table:
-    """Gold accuracy and, behind it, the judge's, by dataset; the rows of :func:`comparison_table` across."""
+    """Render gold accuracy and the judge's by dataset, with the rows of :func:`comparison_table` as
+    columns."""
     policies = [row for row in comparison.rows if row.group == "policy"]
     rows = [*policies, *_baselines(comparison)]
     shown = Table(
@@ -173,7 +176,7 @@ def source_table(comparison: Comparison) -> Table:
 
 
 def findings(comparison: Comparison) -> list[str]:
-    """What the table says, a line each."""
+    """Render the findings of the table, a line each."""
     lines = []
     if comparison.best_by_kind:
         chosen = "  ".join(

@@ -1,5 +1,8 @@
-"""Where a run trains and whether it fits there: one answer for the dry run, which gives it before
-the model is loaded, and for the run, which gives it after. No model is loaded here.
+"""The device of a run and its memory: the plan as a table, the settings that make it fit, and the
+free memory. Before the model is loaded for the dry run, after it for a run.
+
+The plan is :mod:`flowright.policy.memory`'s; it assumes prompts and completions of the configured
+limits, so a run that it calls too large may still fit.
 """
 
 import os
@@ -20,7 +23,8 @@ GIB = 2**30
 
 
 def memory_table(plan: Plan) -> list[str]:
-    """The plan in GiB, one line each: what is held in both phases, then each phase's own."""
+    """Render the plan in GiB, a line per part: first the parts of both phases, then each phase's
+    own."""
     rows = [("GiB, at the configured limits", "sampling", "updating")]
     rows += [(name, _gib(size), _gib(size)) for name, size in plan.held.items()]
     rows += [(name, _gib(size), "") for name, size in plan.sampling.items()]
@@ -31,15 +35,15 @@ def memory_table(plan: Plan) -> list[str]:
 
 
 def memory_summary(plan: Plan) -> str:
-    """In one line."""
+    """Render the plan as one line."""
     phases = ", ".join(f"{name} {_gib(size)} GiB" for name, size in plan.phases.items())
     return f"{phases}; {_gib(plan.needed)} GiB with {FRAGMENTS:.0%} for fragments"
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryDemand:
-    """What a run asks of a GPU's memory, where ``gpus`` share the weights of the layers, or of the
-    machine's, where ``device`` is ``cpu``."""
+    """Memory that a run needs of a GPU, whose layers ``gpus`` processes share, or of the machine,
+    if ``device`` is ``cpu``."""
 
     shape: ModelShape
     policy: PolicySection
@@ -53,13 +57,13 @@ class MemoryDemand:
 
     @property
     def least(self) -> int:
-        """Bytes that no knob but the model and the adapter's rank lowers."""
+        """Bytes that only another model or a lower adapter rank can reduce."""
         plan = self.plan
         decoding = ("merged adapter", "weights to decode with")
         return sum(plan.held.values()) + sum(plan.sampling.get(name, 0) for name in decoding)
 
     def shortage(self, available: int) -> str | None:
-        """What is missing of ``available`` bytes, and what to lower; None where nothing is."""
+        """Describe a shortage of ``available`` bytes and a remedy; None without one."""
         plan = self.plan
         if plan.needed <= available:
             return None
@@ -82,7 +86,7 @@ class MemoryDemand:
         )
 
     def _less(self) -> str:
-        """What takes less of one device's memory."""
+        """Advice that lowers the memory of one device."""
         if self.policy.train == "full":
             return "train an adapter (policy.train: lora)"
         if self.policy.quantised:
@@ -93,8 +97,8 @@ class MemoryDemand:
         )
 
     def announce(self, available: int) -> list[str]:
-        """What to say before a run with ``available`` bytes: the plan, and a warning where it does
-        not fit. Raises ConfigError where what no knob lowers does not."""
+        """Return the plan and a warning if it exceeds ``available`` bytes. Raises ConfigError if no
+        setting can make it fit."""
         if self.least > available:
             raise ConfigError(f"strategy_model: {self.shortage(available)}")
         lines = [f"memory    {memory_summary(self.plan)}"]
@@ -105,8 +109,8 @@ class MemoryDemand:
         return lines
 
     def fitting(self, available: int) -> Mapping[str, str] | None:
-        """The first settings that fit, by key: while updating gradient checkpointing and then
-        smaller chunks, while sampling fewer rows. None where these are not enough."""
+        """Return the first settings that fit, by key: gradient checkpointing and then smaller
+        chunks for the update, fewer rows for sampling. None if these are not enough."""
         policy, grpo, found = self.policy.on(self.device), self.grpo, {}
         while True:
             plan = memory_plan(self.shape, policy, grpo, self.device, self.gpus)
@@ -138,13 +142,13 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def planned_device(config: Config) -> str:
-    """The kind of device that the run is planned for, also where the GPU that it names is missing,
-    which :func:`look_at_device` says."""
+    """Kind of device of the planned run, even if its GPU is missing, which :func:`look_at_device`
+    reports."""
     return "cuda" if config.policy.device == "cuda" else choose_device(config.policy).type
 
 
 def gpus_here() -> list[str]:
-    """The GPUs of this machine, as nvidia-smi numbers them."""
+    """GPUs of this machine, by nvidia-smi's numbers."""
     return [str(number) for number in range(torch.cuda.device_count())]
 
 
@@ -177,7 +181,7 @@ def look_at_device(
 
 
 def _memory(device: torch.device) -> tuple[int, int]:
-    """Bytes that can be had, and all there are: of the GPU, or of the machine and its container."""
+    """Free and total bytes: of the GPU, or of the machine within its container's limit."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -1,4 +1,4 @@
-"""Starting a run: training and its report, or a dry run. ``train.py`` parses and calls this."""
+"""Entry points of the commands: prepare the process, then train, evaluate, export, serve."""
 
 import importlib
 import logging
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 def train(config: Config, resume: bool = False) -> int:
-    """Train and write the report, in this process or as one rank of those that torchrun started;
-    returns the exit status."""
+    """Train and write the report, in this process or as one rank of torchrun; return the exit
+    status."""
     console = Console(quiet=not _is_first())
     console.print(
         f"problems  {config.problems_from}",
@@ -50,12 +50,12 @@ def train(config: Config, resume: bool = False) -> int:
 
 
 def _is_first() -> bool:
-    """Of the processes that torchrun started, before they have met."""
+    """True in the first of torchrun's processes, before they have met."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def train_on_ray(config: Config, resume: bool) -> int:
-    """As :func:`train`, by the workers of a Ray cluster."""
+    """Train with the workers of a Ray cluster."""
     from flowright.app.ray import run_on_ray
 
     # The object, not its JSON, which leaves keys out.
@@ -65,7 +65,7 @@ def train_on_ray(config: Config, resume: bool) -> int:
 
 
 def _ray_worker(fields: dict[str, Any]) -> None:
-    """One rank. Ray may call it again after a failure: then the run goes on from where it was."""
+    """Train as one rank. Ray may call it again after a failure: then the run resumes."""
     os.chdir(fields["folder"])
     config: Config = fields["config"]
     began = (config.run.output_dir / config.run.name / "config.json").exists()
@@ -160,7 +160,7 @@ def evaluate(
 
 
 def warm_start(config: Config, overwrite: bool = False) -> int:
-    """Train the policy on what its environment shows, where it needs that; leaves the folder
+    """Train the policy on its environment's demonstrations, if needed; write the folder
     ``policy.warm_start.folder``."""
     console = Console()
     with on_signal(lambda: "nothing was kept, start again"):
@@ -171,8 +171,7 @@ def warm_start(config: Config, overwrite: bool = False) -> int:
 
 
 def export_model(**request: Any) -> int:
-    """Write what was trained as a Hugging Face folder; see
-    :class:`flowright.app.exporting.Request` for what is asked."""
+    """Export a trained model; the request is a :class:`flowright.app.exporting.Request`."""
     console = Console()
     with on_signal(lambda: "nothing was written"):
         _load_libraries(console)
@@ -182,8 +181,8 @@ def export_model(**request: Any) -> int:
 
 
 def run_workflow(**request: Any) -> int:
-    """Answer a question with a trained policy; see
-    :class:`flowright.app.ask_policy.QuestionRequest` for what is asked."""
+    """Answer a question with a trained policy; the request is a
+    :class:`flowright.app.ask_policy.QuestionRequest`."""
     from flowright.app.ask_policy import open_run
 
     console = Console(stderr=True)
@@ -224,7 +223,7 @@ def calibrate_judge(folder: Path, pairs: Sequence[Path], device: str) -> int:
 
 
 def dry_run(config: Config, resume: bool = False) -> int:
-    """Print the plan and every problem at once; 0 when the run could start, else 2."""
+    """Print the plan and every problem; return 0 if the run could start, else 2."""
     console = Console()
     _load_libraries(console)
     from flowright.app import preflight
@@ -233,7 +232,7 @@ def dry_run(config: Config, resume: bool = False) -> int:
 
 
 def _load_libraries(console: Console) -> None:
-    """The slow imports, so that somebody who waits sees what for; seconds from a cold disk."""
+    """Load the slow libraries, with a line on the terminal; seconds from a cold disk."""
     _prepare_process()
     libraries = ("torch", "transformers", "peft")
     if not console.is_terminal:

@@ -83,7 +83,7 @@ failed to infer device type|no CUDA.*device|libcuda\\.so~This vLLM finds no GPU:
 tiktoken|openai_harmony|HarmonyError~GPT-OSS needs its tiktoken files: offline, copy them and set TIKTOKEN_ENCODINGS_BASE.
 gated repo|401 client error~Access to the model is restricted: request it on its page and set HF_TOKEN, or copy the model and set {role}_MODEL to its folder.
 LocalEntryNotFound|offline mode|Max retries exceeded~The model cannot be downloaded: copy it here and set {role}_MODEL to its folder.
-"""
+"""  # noqa: E501
 """Patterns of a log's known errors with their advice, the first match first."""
 
 _DEFAULTS = {
@@ -659,7 +659,7 @@ def folder_problems(folder: Path) -> list[str]:
 
 
 def identity(pid: int) -> str | None:
-    """What tells this process from a later one with the same number: boot and start time."""
+    """Boot id and start time of a process: a later one with the same number differs."""
     if (fields := _stat(pid)) is None or fields[0] == "Z":
         return None
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

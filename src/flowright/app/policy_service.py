@@ -1,4 +1,5 @@
-"""The limits of ``scripts/serve_policy.py``."""
+"""Serve a trained policy with OpenAI's chat protocol: settings, requests and replies, the ASGI app,
+the server process."""
 
 import asyncio
 import contextlib
@@ -52,8 +53,8 @@ from flowright.simulation.protocol import parse, request_of
 
 
 class PolicyServer(Section):
-    """``name``: of the model; ``kind``: of questions to it; ``samples``: workflows drawn for each;
-    ``temperature`` and ``top_p``: of the policy where a request names none."""
+    """``name``: of the model; ``kind``: of its questions; ``samples``: workflows drawn for each;
+    ``temperature`` and ``top_p``: defaults for requests."""
 
     name: Name
     kind: Kind = "qa"
@@ -63,13 +64,14 @@ class PolicyServer(Section):
     api_key: str | None = None
     max_body_bytes: Positive = 1 << 20
     max_question_bytes: Positive = 60_000
-    """As UTF-8, with its context: what an operator takes (``workflow.max_prompt_chars``)."""
+    """Bytes of question and context as UTF-8, at most what operators accept
+    (``workflow.max_prompt_chars``)."""
     hosts: tuple[Name, ...] = ("*",)
-    """Names that it answers to."""
+    """Accepted Host headers."""
     max_in_flight: Positive = 64
     max_queue: NonNegative = 256
     seconds: Seconds = 600.0
-    """Of one answer, the wait for its turn included."""
+    """Timeout of an answer, its time in the queue included."""
     drain_seconds: Seconds = 30.0
 
 
@@ -79,13 +81,14 @@ STATUS: Mapping[Reason, int] = {
     Reason.SANDBOX_LOST: 503,
     Reason.INTERNAL: 500,
 }
-"""HTTP's words for failures of ours."""
+"""HTTP statuses of infrastructure failures."""
 
 POLICY_FAILED = 422
-"""For the policy's: a client that repeats requests after 5xx does not repeat these."""
+"""HTTP status of the policy's failures: clients that repeat requests after 5xx do not repeat
+these."""
 
 REFUSED = ("tools", "functions", "logprobs", "top_logprobs", "audio")
-"""Parameters that ask for what a workflow's answer cannot be."""
+"""Parameters that a workflow's answer cannot honour."""
 
 TYPES: Mapping[int, str] = {
     401: "authentication_error",
@@ -96,7 +99,7 @@ TYPES: Mapping[int, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A request, read. ``temperature`` and ``top_p`` are the policy's, None for the default ones;
+    """A parsed request. ``temperature`` and ``top_p`` are the policy's, None for the defaults;
     ``seed`` decides all draws."""
 
     problem: Problem
@@ -109,7 +112,7 @@ class Question:
 
 
 def models_of(name: str) -> list[str]:
-    """The models that are listed: the policy, and the policy for each kind of question."""
+    """Listed models: the policy, and the policy for each kind of question."""
     return [name, *(f"{name}:{kind}" for kind in KINDS)]
 
 
@@ -173,13 +176,13 @@ def _within(data: Mapping[str, Any], key: str, least: float, most: float) -> flo
 
 
 def _place(seed: int) -> int:
-    """Any integer as one of 31 bits, which every sampler takes."""
+    """Fold an integer to 31 bits, which every sampler takes."""
     digest = blake2b(str(seed).encode(), digest_size=4).digest()
     return int.from_bytes(digest, "big") >> 1
 
 
 class Reply:
-    """What one request is answered with; all its parts have one id."""
+    """The reply to a request; all its parts have one id."""
 
     def __init__(self, question: Question, simulated: bool) -> None:
         self._question = question
@@ -188,7 +191,7 @@ class Reply:
         self._created = int(time.time())
 
     def whole(self, outcome: Answer, reasoning: str, about: Mapping[str, Any]) -> dict[str, Any]:
-        """The reply in one piece. ``about`` is what the protocol has no field for."""
+        """Return the reply as one object. ``about`` has fields beyond the protocol."""
         message = {
             "role": "assistant",
             "content": outcome.answer,
@@ -201,7 +204,7 @@ class Reply:
         )
 
     def chunk(self, delta: Mapping[str, Any], finish: str | None = None) -> bytes:
-        """An event with a piece of the reply."""
+        """Return a server-sent event with a piece of the reply."""
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
         return event(self._body("chat.completion.chunk", [choice]))
 
@@ -222,7 +225,7 @@ class Reply:
 
 
 def event(body: Any) -> bytes:
-    """A server-sent event."""
+    """Return a server-sent event."""
     return b"data: " + json.dumps(body).encode() + b"\n\n"
 
 
@@ -230,7 +233,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 def usage_of(outcome: Answer) -> dict[str, Any]:
-    """The policy's tokens and the executor's together; each apart under ``details``."""
+    """Sum the tokens of policy and executor; ``details`` has each."""
     both = outcome.policy + outcome.executor
     return {
         "prompt_tokens": both.prompt_tokens,
@@ -245,31 +248,31 @@ def usage_of(outcome: Answer) -> dict[str, Any]:
 
 
 def failure_body(failure: Failure) -> tuple[int, dict[str, Any]]:
-    """HTTP status and body of a question that got no answer; ``code`` is the reason."""
+    """Return HTTP status and body for a failed question; ``code`` is the reason."""
     status = STATUS.get(failure.reason, POLICY_FAILED)
     return status, error_body(status, blame_line(failure), failure.reason.value)
 
 
 def error_body(status: int, message: str, code: str | None = None) -> dict[str, Any]:
-    """An error in OpenAI's form."""
+    """Return an error in OpenAI's form."""
     usual = "server_error" if status >= 500 else "invalid_request_error"
     kind = "workflow_error" if status == POLICY_FAILED else TYPES.get(status, usual)
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 
 def refusal(error: HTTPException) -> Response:
-    """An error of the service itself."""
+    """Return an error of the service itself."""
     return JSONResponse(error_body(error.status_code, error.detail), error.status_code,
                         error.headers)  # fmt: skip
 
 
 CHAT, MODELS, HEALTH = "/v1/chat/completions", "/v1/models", "/health"
 KEEP_ALIVE_SECONDS = 15.0
-"""Between two comments in a stream that has nothing to say, so that nobody on the way closes it."""
+"""Seconds between comments in a quiet stream, so that no proxy closes it."""
 
 
 class AnswerSource(Protocol):
-    """What the service serves: :class:`flowright.app.ask_policy.WorkflowPolicy`, or a test's double."""
+    """Source of answers: :class:`flowright.app.ask_policy.WorkflowPolicy`, or a test's double."""
 
     @property
     def simulated(self) -> bool: ...
@@ -278,7 +281,7 @@ class AnswerSource(Protocol):
 
 
 class PolicyApp(Starlette):
-    """The app of one event loop. ``about`` is what /health says of the policy."""
+    """The app of one event loop. ``about`` is the policy's part of /health."""
 
     def __init__(
         self, answers: AnswerSource, settings: PolicyServer, about: Mapping[str, Any]
@@ -326,7 +329,7 @@ class PolicyApp(Starlette):
         question = await in_thread(lambda: read(body, self._settings))
         reply = Reply(question, self._answers.simulated)
         if question.stream:
-            # What keeps it from starting is told by a status, before the stream begins.
+            # Before the stream begins, so that the status has it.
             self._refuse_if_full()
             return StreamingResponse(
                 self._streamed(question, reply), media_type="text/event-stream"
@@ -339,7 +342,7 @@ class PolicyApp(Starlette):
         return JSONResponse(reply.whole(outcome, "".join(told), self._spent(outcome)))
 
     async def _answered(self, question: Question, watch: Watch) -> Answer:
-        """Raises HTTPException where there is no room or no time."""
+        """Answer a question. Raises HTTPException if the queue is full or time is up."""
         settings = self._settings
         temperature = settings.temperature if question.temperature is None else question.temperature
         top_p = settings.top_p if question.top_p is None else question.top_p
@@ -387,7 +390,7 @@ class PolicyApp(Starlette):
             await asyncio.wait({work})
 
     def _end(self, work: "asyncio.Task[Answer]", question: Question, reply: Reply) -> list[bytes]:
-        """The events after the trace."""
+        """Return the events after the trace."""
         try:
             outcome = work.result()
         except HTTPException as error:
@@ -400,7 +403,7 @@ class PolicyApp(Starlette):
         return [*parts, DONE]
 
     def _spent(self, outcome: Answer) -> dict[str, Any]:
-        """What the protocol has no field for."""
+        """Fields beyond the protocol."""
         last = outcome.last
         return {
             "policy": self._about.get("policy"),
@@ -430,8 +433,8 @@ SIMULATED_NOTICE = "simulated: the embedded server answers, and knows the run's 
 
 
 def serve_policy(opening: ServedRun, host: str, port: int, **given: Any) -> int:
-    """Serve until SIGTERM or SIGINT, drained; returns the exit status. ``given`` are settings of
-    the server; those that are None have their defaults. Raises UserError when it cannot start."""
+    """Serve until SIGTERM or SIGINT, draining; return the exit status. ``given`` are settings of
+    the server, None for the default. Raises UserError if it cannot start."""
     config, console = opening.config, Console(stderr=True)
     usual = {
         "name": config.run.name,
@@ -472,7 +475,7 @@ def serve_policy(opening: ServedRun, host: str, port: int, **given: Any) -> int:
                 if author.simulated:
                     say(console, SIMULATED_NOTICE)
                 if not settings.api_key:
-                    say(console, "No key is set: whoever reaches this address can use it.")
+                    say(console, "No API key is set: anyone who can reach this address can use it.")
                 await server.serve(sockets=[listener])
 
         uvloop.run(serve())

@@ -50,13 +50,13 @@ LOOKED_AT = 32  # problems whose scaffolds are made
 
 @dataclass(slots=True)
 class Findings:
-    """What the dry run found: the plan as pairs, and one line per problem."""
+    """Findings of a dry run: the plan as pairs, and one line per problem."""
 
     plan: list[tuple[str, str]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     def check(self, what: str, inspect_run: Callable[[], str]) -> bool:
-        """Add one entry of the plan, or the problems met while looking: whether there was none."""
+        """Add an entry of the plan, or the problems of its check; return True if there was none."""
         try:
             self.plan.append((what, inspect_run()))
         except UserError as error:
@@ -67,7 +67,7 @@ class Findings:
 
 
 def dry_run(config: Config, console: Console, resume: bool = False) -> int:
-    """Print plan and problems; 0 when the run could start, else 2."""
+    """Print plan and problems; return 0 if the run could start, else 2."""
     found = inspect_run(config, resume)
     for what, text in found.plan:
         if text:
@@ -84,7 +84,7 @@ def dry_run(config: Config, console: Console, resume: bool = False) -> int:
 
 
 def inspect_run(config: Config, resume: bool = False) -> Findings:
-    """Everything that a run needs and whether it is there; nothing is written."""
+    """Check everything that a run needs; nothing is written."""
     found = Findings()
     check_choices(config.grpo)
     config = resolved(config, planned_device(config))
@@ -134,15 +134,15 @@ def _data(environment: Environment, loaded: list[TaskSets]) -> str:
 
 
 def _rows(config: Config, environment: Environment, tasks: list[TaskSets]) -> str:
-    """What of the data the policy can be asked, which then is the data."""
+    """Fit the tasks to the policy; the fitted ones then are the data."""
     if (tokenizer := _tokenizer(config)) is not None:
         tasks[0] = fitted_tasks(config, environment, tasks[0], tokenizer)
     return f"\n{' ' * 10}".join(environment.task_notes())
 
 
 def _scaffolds(config: Config, environment: Environment, tasks: TaskSets) -> str:
-    """What attempts at the first problems are shown at the first step; empty where it is nothing,
-    and where no tokenizer is at hand."""
+    """Hints shown to the first problems' attempts at the first step; empty without hints or a
+    tokenizer."""
     tokenizer, longest = _tokenizer(config), config.policy.max_prompt_tokens
     if tokenizer is None or _has_fixed_data(config):
         return ""
@@ -178,7 +178,7 @@ def _has_fixed_data(config: Config) -> bool:
 
 
 def _tokenizer(config: Config) -> Tokenizer | None:
-    """None where it is not at hand: who looks at the policy has said it."""
+    """Load the tokenizer; None if it is missing, which the check of the policy reports."""
     with suppress(OSError, ValueError, UserError):
         name = model_at_hand(config)
         # Of a folder without its files transformers makes an empty one, which has no template.
@@ -210,7 +210,7 @@ def _policy(config: Config) -> str:
 
 
 def demand_of(config: Config) -> MemoryDemand | None:
-    """None for the embedded policy, and for a model whose shape is not at hand."""
+    """Memory demand; None for the embedded policy and for a model of unknown shape."""
     name = model_at_hand(config)
     if config.strategy_model == TINY or name is None:
         return None
@@ -225,11 +225,9 @@ def demand_of(config: Config) -> MemoryDemand | None:
 
 
 def _memory(demand: MemoryDemand | None, has_model: bool) -> str:
-    """Empty where nothing is known of a model that is there, such as the embedded one."""
+    """Describe the memory; empty for a present model of unknown shape, such as the embedded one."""
     if demand is None:
-        unknown = (
-            "unknown: the model's shape is not at hand; a folder with its config.json tells it"
-        )
+        unknown = "unknown: the model's shape is not known; a folder with its config.json has it"
         return "" if has_model else unknown
     plan_lines = memory_table(demand.plan)
     if demand.device == "cpu":
@@ -250,12 +248,12 @@ def _sharded(config: Config) -> str:
 
 
 def _gpus(config: Config) -> int:
-    """Those of this machine that the run may have: one process each."""
+    """Number of this machine's GPUs for the run: one process each."""
     return len(config.physical_gpus or ()) or torch.cuda.device_count() or 1
 
 
 def _settings(config: Config) -> str:
-    """What depends on the device or on other keys, where the configuration does not say it."""
+    """Settings that depend on the device or on other keys."""
     policy, grpo = config.policy, config.grpo
     return (
         f"{policy.dtype}, gradient checkpointing {'on' if policy.gradient_checkpointing else 'off'}"
@@ -265,7 +263,7 @@ def _settings(config: Config) -> str:
 
 
 def _plan(config: Config, environment: Environment, tasks: TaskSets, has_problems: bool) -> str:
-    """Servers are probed where all is well: what ails them has been said."""
+    """Plan the run. Servers are probed only if they passed their checks."""
     tokenizer = _tokenizer(config)
     if _has_fixed_data(config):
         if tokenizer is None:

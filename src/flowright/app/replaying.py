@@ -1,6 +1,7 @@
-"""``scripts/replay.py``: an attempt of a run once more, as it was recorded or with another program,
-beside what was recorded. By the run's own environment, with its large models and its judge, and by
-the key that the attempt had, so that every seed that hangs on it is the same. Nothing is trained.
+"""Replay an attempt of a run, as recorded or with another program, and compare it with the record.
+
+The run's own environment replays it with its large models and judge, under the attempt's key, so
+that every seed is the same. Nothing is trained.
 """
 
 import difflib
@@ -39,9 +40,8 @@ _CHARS = 60
 
 @dataclass(frozen=True, slots=True)
 class ReplayRequest:
-    """The command line. ``place`` is ``step/group/index``, of an attempt at a held-out problem with
-    the folder in front that it is in; ``program``: another one than recorded, ``edit``: the
-    recorded one, changed in an editor."""
+    """A replay on the command line. ``place`` is ``step/group/index``, for a held-out problem with
+    its folder in front; ``program``: another one than recorded, ``edit``: edit the recorded one."""
 
     run: Path
     place: str
@@ -53,7 +53,7 @@ class ReplayRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReplayedAttempt:
-    """An attempt and what is needed to play it again."""
+    """An attempt with everything that a replay needs."""
 
     config: Config
     environment: Environment
@@ -63,7 +63,7 @@ class ReplayedAttempt:
 
 
 def find_replay(request: ReplayRequest) -> ReplayedAttempt:
-    """What the request means. Raises UserError with a line for what is in the way."""
+    """Find the attempt of a request. Raises UserError with a line for what prevents it."""
     record = find_attempt(request.run, request.place)
     config = load_config(request.run / "config.json", request.overrides)
     environment = make_environment(config)
@@ -82,7 +82,7 @@ def find_replay(request: ReplayRequest) -> ReplayedAttempt:
 
 
 def find_attempt(run: Path, place: str) -> Record:
-    """The record of an attempt. Raises UserError where there is none."""
+    """Return the record of an attempt. Raises UserError if there is none."""
     found = _PLACE.fullmatch(place)
     if found is None:
         raise UserError(
@@ -108,7 +108,7 @@ def find_attempt(run: Path, place: str) -> Record:
 
 
 def edited(text: str) -> str:
-    """The text after the user's editor. Raises UserError where that fails."""
+    """Return the text after the user's editor. Raises UserError if that fails."""
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "workflow.py"
@@ -121,7 +121,7 @@ def edited(text: str) -> str:
 
 
 def replay(request: ReplayRequest) -> int:
-    """Play and print; returns the exit status. Raises UserError for what keeps it from that."""
+    """Replay and print; return the exit status. Raises UserError for what prevents it."""
     with on_signal(lambda: "nothing was played"):
         opening = find_replay(request)
         program = request.program
@@ -138,8 +138,8 @@ def replay(request: ReplayRequest) -> int:
 
 
 async def play(opening: ReplayedAttempt, program: str | None = None) -> dict[str, Any]:
-    """The record of the attempt played now; without a ``program``, by its recorded completion.
-    Where attempts are no programs, it is the completion itself."""
+    """Return the record of a replay; without ``program``, of the recorded completion. In
+    environments without programs, ``program`` is the completion."""
     record = opening.record
     text, reason = str(record.get("completion") or ""), record.get("finish_reason")
     finish: Literal["stop", "length"] = "length" if reason == "length" else "stop"
@@ -157,11 +157,11 @@ async def play(opening: ReplayedAttempt, program: str | None = None) -> dict[str
         return to_record(rollout, environment.record(rollout), step, group, index, None)
 
 
-# What is told.
+# Rendering.
 
 
 def lines_of(opening: ReplayedAttempt, place: str, program: str | None, now: Record) -> list[str]:
-    """What was recorded beside what came of it now."""
+    """Render the record beside the replay."""
     record, config = opening.record, opening.config
     task = object_of(record, "task")
     lines = [

@@ -1,7 +1,4 @@
-"""What a training run shows at the terminal: progress, one line a step, the before/after table.
-
-On a terminal there is a bar below the lines; in a pipe or a log only the lines.
-"""
+"""Terminal output of a run: the introduction, progress, one line per step, waits for servers."""
 
 import asyncio
 import shlex
@@ -38,7 +35,7 @@ from flowright.runs.checkpoints import Best, step_name
 from flowright.runs.directory import RunDirectory
 
 PATIENCE = 5.0
-"""Seconds for which a server may serve nothing before the screen says so."""
+"""Seconds without a served request before the terminal mentions a server."""
 
 _SHOWN = (
     ("reward", "reward/mean", "{:.2f}"),
@@ -59,12 +56,12 @@ _SHOWN = (
 
 
 def say(console: Console, line: str) -> None:
-    """Print a line as it is: nothing in it is markup, and it is not broken."""
+    """Print a line unchanged: no markup, no wrapping."""
     console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 class StepProgress:
-    """A Reporter: one line a step and, on a terminal, a bar with the time left."""
+    """A Reporter: one line per step and, on a terminal, a bar with the remaining time."""
 
     def __init__(self, console: Console, steps: int) -> None:
         self._console = console
@@ -96,7 +93,7 @@ class StepProgress:
 
 @contextmanager
 def stage_progress(console: Console, title: str) -> "Iterator[StageProgress]":
-    """Progress of a stage that may turn out to have nothing to do; then nothing is shown."""
+    """Show the progress of a stage, if it turns out to have work."""
     progress = StageProgress(console, title)
     try:
         yield progress
@@ -105,7 +102,7 @@ def stage_progress(console: Console, title: str) -> "Iterator[StageProgress]":
 
 
 class StageProgress:
-    """Callable as ``progress(done, total, note)``: a bar on a terminal, else some lines."""
+    """``progress(done, total, note)``: a bar on a terminal, else some lines."""
 
     def __init__(self, console: Console, title: str) -> None:
         self._console = console
@@ -135,21 +132,21 @@ async def show_outages(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> AsyncIterator[None]:
-    """Meanwhile, say which servers are waited for: after :data:`PATIENCE` seconds, whenever that
-    time has doubled, and when it is over."""
+    """Report servers that are waited for: after :data:`PATIENCE` seconds, each time that time has
+    doubled, and at the end."""
 
     async def watch() -> None:
-        told: dict[str, tuple[Outage, float]] = {}  # with the seconds after which it is said again
+        shown: dict[str, tuple[Outage, float]] = {}  # with the seconds until the next line
         while True:
             await sleep(1.0)
             current = {outage.server: outage for outage in outages(owners())}
             for server, outage in current.items():
                 seconds = clock() - outage.since
-                if seconds >= told.get(server, (outage, PATIENCE))[1]:
-                    told[server] = outage, 2 * seconds
+                if seconds >= shown.get(server, (outage, PATIENCE))[1]:
+                    shown[server] = outage, 2 * seconds
                     say(_waited_for(outage, seconds))
-            for server in told.keys() - current.keys():
-                outage, _ = told.pop(server)
+            for server in shown.keys() - current.keys():
+                outage, _ = shown.pop(server)
                 say(f"{server}: waited for no longer, after {clock() - outage.since:.0f} s")
 
     task = asyncio.create_task(watch())
@@ -193,7 +190,8 @@ def introduce(
     ranks: Ranks,
     text: HeldOutText | None = None,
 ) -> None:
-    """Say what runs where, and leave the same in ``state.json`` for every other screen."""
+    """Print model, device and servers of a run, and keep them in ``state.json`` for other
+    screens."""
     run.state(policy=config.strategy_model, simulated=environment.simulated, **environment.about())
     trainable = sum(p.numel() for p in policy.trainable())
     shape = shape_of(policy.causal_lm, config.policy)
@@ -221,7 +219,7 @@ def introduce(
 
 
 def memory_lines(config: Config, policy: Policy) -> list[str]:
-    """What a step will take of the memory, of which the policy is there already."""
+    """Describe the memory of a step; the policy is loaded already."""
     if config.strategy_model == TINY and policy.device.type == "cpu":
         return []
     shape = shape_of(policy.causal_lm, config.policy)
@@ -231,20 +229,20 @@ def memory_lines(config: Config, policy: Policy) -> list[str]:
 
 
 def note_best(path: Path, best: Best | None, step: int, reporter: Reporter) -> None:
-    """Which checkpoint was the best, where it is not the last, and how to measure it."""
+    """Report the best checkpoint, if it is not the last, and the command that measures it."""
     if best is None or best.step == step:
         return
     checkpoint = path / "checkpoints" / step_name(best.step)
     config, run = shlex.quote(str(path / "config.json")), shlex.quote(str(path))
     measure = here(f"python scripts/evaluate.py --config {config} --checkpoint {run} --data FILE")
     reporter.say(
-        f"best      {best}: {checkpoint}; what comes below is of step {step}. Validation chose it, "
-        f"and so says too much of it; on other problems: {measure}"
+        f"best      {best}: {checkpoint}; what comes below is of step {step}. It was chosen by "
+        f"validation, so its score there is too high; on other problems: {measure}"
     )
 
 
 def sampled_where(config: Config) -> str:
-    """Where the policy is sampled, for people."""
+    """Describe where the policy is sampled."""
     if config.policy.sampler == "local":
         return "in this process"
     return f"vLLM at {', '.join(config.policy.vllm.base_urls)}"

@@ -219,6 +219,6 @@ def _announce(host: str, port: int, count: int) -> None:
     shown = f"[{host}]" if ":" in host else host
     print(
         f"Simulated model `simulated` at http://{shown}:{port}/v1, {count} tasks known.\n"
-        "Nothing that it says comes from a language model. Ctrl-C ends it.",
+        "Its replies do not come from a language model. Ctrl-C ends it.",
         flush=True,
     )

@@ -96,8 +96,8 @@ _UNSEEN = frozenset({"Cc", "Cf", "Zl", "Zp", "Zs"})  # white space, and signs wi
 
 def text_of(content: object, where: str) -> str:
     if not isinstance(content, str):
-        said = "missing" if content is None else f"{short(content)}, not text"
-        raise UnusableRow(Fault.MESSAGES, f"{where}: content is {said}")
+        state = "missing" if content is None else f"{short(content)}, not text"
+        raise UnusableRow(Fault.MESSAGES, f"{where}: content is {state}")
     _require_whole(content, where)
     if not any(unicodedata.category(sign) not in _UNSEEN for sign in content):
         raise UnusableRow(Fault.EMPTY, f"{where}: the text is empty")
@@ -227,14 +227,16 @@ class RowReport:
         """One line on all rows, then for each reason the first ``most`` of its rows."""
         rows = self.used + len(self.left_out)
         counted = ", ".join(f"{fault} {n:,}" for fault, n in self.faults.items())
-        told = [f"{self.used:,} of {rows:,} rows used" + (f"; left out: {counted}" * bool(counted))]
+        shown = [
+            f"{self.used:,} of {rows:,} rows used" + (f"; left out: {counted}" * bool(counted))
+        ]
         if self.unread:
-            told.append(f"  {self.unread:,} answers behind the first of their row are not read")
+            shown.append(f"  {self.unread:,} answers behind the first of their row are not read")
         for fault in self.faults:
             named = [row for row in self.left_out if row.fault is fault]
-            told += [f"  {row}" for row in named[:most]]
-            told += [f"  and {len(named) - most:,} more: {fault}"] * (len(named) > most)
-        return told
+            shown += [f"  {row}" for row in named[:most]]
+            shown += [f"  and {len(named) - most:,} more: {fault}"] * (len(named) > most)
+        return shown
 
 
 @dataclass(frozen=True, slots=True)

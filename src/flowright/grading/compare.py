@@ -91,22 +91,22 @@ def _same_value(final: str, answer: str, reference: str) -> _Found:
     expected = lone_number(reference)
     if expected is not None:
         return _same_number(final, expected, reference)
-    told = [_TEXT.sub(r"\1", text).strip("$ ") for text in (final, reference)]
-    based = _BASE.fullmatch(_unspaced(told[1]))
+    plain = [_TEXT.sub(r"\1", text).strip("$ ") for text in (final, reference)]
+    based = _BASE.fullmatch(_unspaced(plain[1]))
     if based is not None:
-        return _same_based(_unspaced(told[0]), based), "number", final, True
-    if all(clocks := [_CLOCK.fullmatch(text.lower()) for text in told]):
+        return _same_based(_unspaced(plain[0]), based), "number", final, True
+    if all(clocks := [_CLOCK.fullmatch(text.lower()) for text in plain]):
         one, other = (clock.groups() for clock in clocks if clock)
         return one[:2] == other[:2] and other[2] in (one[2], None), "number", final, True
-    if all(map(states_no_answer, told)):
+    if all(map(states_no_answer, plain)):
         return True, "exact_match", final, True
-    if _LABELS.fullmatch(told[1]):
-        run = re.fullmatch(r"[A-J]{2,10}", told[0])
-        labels = run or _LABELS.fullmatch(told[0])
-        same = sorted(_LETTER.findall(told[0])) == sorted(_LETTER.findall(told[1]))
+    if _LABELS.fullmatch(plain[1]):
+        run = re.fullmatch(r"[A-J]{2,10}", plain[0])
+        labels = run or _LABELS.fullmatch(plain[0])
+        same = sorted(_LETTER.findall(plain[0])) == sorted(_LETTER.findall(plain[1]))
         return labels is not None and same, "spans", final, True
     if is_words(reference):
-        return _same_phrase(told[0], answer, told[1])
+        return _same_phrase(plain[0], answer, plain[1])
     if conversion(final, reference) != 1:
         return False, "unit", final, True
     is_short = max(len(final), len(reference)) <= LONGEST_EXPRESSION
@@ -126,12 +126,17 @@ def _same_phrase(final: str, answer: str, reference: str) -> _Found:
     if exact_match(final, reference) or (labels[0] and labels[1] and labels[0][1] == labels[1][1]):
         return True, "exact_match", final, True
     if (expected := closed_answer(reference)) is not None:
-        said = closed_answer(final) or closed_answer(answer)
-        return said == expected, "exact_match", final, said is not None
+        stated = closed_answer(final) or closed_answer(answer)
+        return stated == expected, "exact_match", final, stated is not None
     if same_date(final, reference):
         return True, "date", final, True
-    said = _stems(final)[-1]
-    return exact_match(said, reference) or same_words(said, reference), "exact_match", final, False
+    stated = _stems(final)[-1]
+    return (
+        exact_match(stated, reference) or same_words(stated, reference),
+        "exact_match",
+        final,
+        False,
+    )
 
 
 def _same_based(final: str, reference: re.Match[str]) -> bool:
@@ -245,8 +250,8 @@ def _stems(final: str) -> list[str]:
     if not _EQUATIONS.search(final[-LONGEST_EXPRESSION:]):
         stems.append(final.rpartition("=")[2])
     end = 0
-    for said in _SAYS.finditer(stems[-1]):
-        end = said.end()
+    for stated in _SAYS.finditer(stems[-1]):
+        end = stated.end()
     if not _RATIO.fullmatch(stems[-1].strip()):
         stems.append(stems[-1][end:])
     # An exclamation mark is a factorial only where there are no words.
@@ -297,8 +302,8 @@ def _same_text(final: str, answer: str, reference: str) -> _Found:
     if same_spans(final, reference) and reference[0] not in "([":  # a pair has an order
         return True, "spans", final, any(map(str.isalpha, reference))
     if (closed := closed_answer(reference)) is not None:
-        said = closed_answer(final) or closed_answer(answer)
-        return said == closed, "exact_match", final, said is not None
+        stated = closed_answer(final) or closed_answer(answer)
+        return stated == closed, "exact_match", final, stated is not None
     return same_words(final, reference), "exact_match", final, True
 
 

@@ -232,11 +232,11 @@ def _followed(prompt: InstructedPrompt, kind: Kind, texts: list[str]) -> Followe
     strict, loose, could_strict, could_loose = [], [], [], []
     for name, values in zip(prompt.ids, prompt.arguments, strict=True):
         drawn = range(seeds(name, values) if kind == "canonical" else 1)
-        said = [_verdict(make(name, values, kind, seed), texts) for seed in drawn]
-        strict.append(said[0][0])
-        loose.append(said[0][1])
-        could_strict.append(frozenset(one for one, _ in said))
-        could_loose.append(frozenset(other for _, other in said))
+        pairs = [_verdict(make(name, values, kind, seed), texts) for seed in drawn]
+        strict.append(pairs[0][0])
+        loose.append(pairs[0][1])
+        could_strict.append(frozenset(one for one, _ in pairs))
+        could_loose.append(frozenset(other for _, other in pairs))
     return Followed(tuple(strict), tuple(loose), tuple(could_strict), tuple(could_loose))
 
 
@@ -269,8 +269,8 @@ def verdicts(
     benchmark draws at random, by its first draw. For rewards. Raises BadArguments as :func:`score`
     does."""
     texts = variants(answer)
-    said = [
+    pairs = [
         _verdict(make(name, values, kind), texts)
         for name, values in zip(prompt.ids, prompt.arguments, strict=True)
     ]
-    return tuple(strict for strict, _ in said), tuple(loose for _, loose in said)
+    return tuple(strict for strict, _ in pairs), tuple(loose for _, loose in pairs)

@@ -103,8 +103,8 @@ def _is_real_date(text: str) -> bool:
 
 @TABLE.plain("custom:word_reverse")
 def _reversed_words(text: str) -> bool:
-    said = " ".join(reversed(without_punctuation(text.lower()).split()))
-    return "bald eagle" in said and said in sentences(said)
+    turned = " ".join(reversed(without_punctuation(text.lower()).split()))
+    return "bald eagle" in turned and turned in sentences(turned)
 
 
 @TABLE.plain("custom:character_reverse")
