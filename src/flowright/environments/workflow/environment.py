@@ -163,9 +163,6 @@ class WorkflowEnvironment(Environment):
         own = OPERATORS.with_modules(self.config.own(WorkflowConfig).operators).values()
         return [operator.name for operator in own if operator.ends]
 
-    def sample_text(self, rollout: Rollout) -> str:
-        return f"```python\n{rollout.sample.text}\n```"
-
     def baselines(self) -> Sequence[Baseline]:
         return [
             Baseline(f"fixed: {name}", program, name in _SHOWN)
