@@ -26,7 +26,7 @@ from flowright.core.errors import DataError  # noqa: E402
 from flowright.criteria.constraints import language  # noqa: E402
 from flowright.criteria.constraints.checkers import (  # noqa: E402  # noqa: E402  # noqa: E402
     IDS,
-    Prompt,
+    InstructedPrompt,
     join,
     make,
     read_answers,
@@ -105,7 +105,7 @@ def score(met: Met, texts: list[str]) -> None:
         any(map(met, texts[1:]))
 
 
-def speeds(answered: list[tuple[Prompt, str]], kind: Kind) -> None:
+def speeds(answered: list[tuple[InstructedPrompt, str]], kind: Kind) -> None:
     """Answers a second by checker, and of all; models and profiles are loaded before."""
     language.tokens("A word.")
     language.detect("A word.")

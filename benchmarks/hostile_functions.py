@@ -18,7 +18,7 @@ from flowright.criteria.constraints import (
     ifeval_words,
     language as constraint_language,
 )
-from flowright.criteria.constraints.checkers import Prompt
+from flowright.criteria.constraints.checkers import InstructedPrompt
 from flowright.criteria.rubrics import replies as rubric_replies
 from flowright.data.preferences import Turn
 from flowright.data.task import Kind, Problem
@@ -100,7 +100,7 @@ FORM = tuple(
                         "format:sub", "format:thesis", "words:alph", "words:cons", "words:prime"))
 )  # fmt: skip
 """Instructions without arguments that need no package; benchmarks/constraints.py times them all."""
-INSTRUCTED = Prompt("k", "p", FORM, ({},) * len(FORM))
+INSTRUCTED = InstructedPrompt("k", "p", FORM, ({},) * len(FORM))
 STRING = {"type": "string", "pattern": "^.$", "maxLength": 1}
 
 

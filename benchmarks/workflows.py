@@ -24,7 +24,7 @@ from flowright.llm.chat import ChatReply, ChatRequest, Usage
 from flowright.sandbox import RunResult, TestReport
 from flowright.workflows.executor import Executor
 from flowright.workflows.interpreter import Interpreter
-from flowright.workflows.runtime import Called, Program
+from flowright.workflows.runtime import Called, RunningProgram
 
 PROGRAM = """\
 import asyncio
@@ -139,7 +139,9 @@ async def parked_size(text: str) -> int:
     def answer() -> None: ...
 
     async with Interpreter(WorkflowSection(workers=1)) as interpreter:
-        program = Program(interpreter, text, {"answer": answer, "problem": TASK.problem}, "size")
+        program = RunningProgram(
+            interpreter, text, {"answer": answer, "problem": TASK.problem}, "size"
+        )
         event = await program.start()
         while isinstance(event, Called):
             event = await program.defer()

@@ -23,6 +23,8 @@ check() { # NAME COMMAND...: run it, remember that it failed
 
 check "ruff check" .venv/bin/python -m ruff check
 check "ruff format" .venv/bin/python -m ruff format --check
+# Each worker and each process that a test starts imports the same modules.
+unset PYTHONDONTWRITEBYTECODE
 # Beside the tests: it has one thread, and most tests wait.
 types="$(mktemp)"
 trap 'rm -f "$types"' EXIT

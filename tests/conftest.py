@@ -17,13 +17,22 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # A loaded machine is slow, not wrong. The examples of a property are the same at every start, so
 # that a failure is about what was changed and not about luck; CONTRIBUTING.md says how to look for
 # others.
-settings.register_profile("flowright", deadline=None, derandomize=True)
+settings.register_profile("flowright", deadline=None, derandomize=True, max_examples=30)
+settings.register_profile("all", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None)
-settings.load_profile("flowright")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--all", action="store_true", help="also the slow tests, as in CI")
+    parser.addoption(
+        "--all", action="store_true", help="also the slow tests, with all examples, as in CI"
+    )
+
+
+@pytest.hookimpl(
+    tryfirst=True
+)  # hypothesis loads the profile that --hypothesis-profile names after
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("all" if config.getoption("--all") else "flowright")
 
 
 REAL = Path(__file__).parent / "real"

@@ -1,6 +1,6 @@
 """Flowright: train a small language model to write the workflow that a large one should run.
 
-What a script may import is here and is loaded when it is first used; docs/api.md tells each.
+What a script may import is here and is loaded when it is first used; docs/api.md lists each.
 """
 
 import importlib

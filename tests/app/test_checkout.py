@@ -20,6 +20,8 @@ PROGRAMS = [
     "monitor_training_live.py",
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "scripts").glob("*.py")),
 ]
+ENTRIES = ("train.py", "scripts/evaluate.py")
+"""Those that are tried by default; all are alike."""
 
 
 @pytest.fixture(scope="module")
@@ -49,11 +51,17 @@ def test_the_package_is_not_installed_there(bare: Path, tmp_path: Path) -> None:
     assert "No module named 'flowright'" in done.stderr
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(program, marks=() if program in ENTRIES else pytest.mark.slow)
+        for program in PROGRAMS
+    ],
+)
 def test_an_entry_point_finds_the_package(bare: Path, tmp_path: Path, program: str) -> None:
     done = call(bare, "-P", ROOT / program, "--help", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    if program not in ("train.py", "scripts/evaluate.py"):
+    if program not in ENTRIES:
         return
     done = call(bare, "-P", ROOT / program, "--config", "none.yaml", cwd=tmp_path)
     assert done.returncode == 2 and done.stderr == "none.yaml: No such file or directory\n"

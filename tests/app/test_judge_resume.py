@@ -69,7 +69,12 @@ def adapter(path: Path) -> dict[str, Tensor]:
     return load_file(last(path) / "adapter" / ADAPTER_FILE)
 
 
-@pytest.mark.parametrize("method", METHODS)
+FIRST, *OTHERS = METHODS
+
+
+@pytest.mark.parametrize(
+    "method", [FIRST, *(pytest.param(m, marks=pytest.mark.slow) for m in OTHERS)]
+)
 def test_kill_9_and_resume_repeat_the_uninterrupted_run(
     method: str, whole: Whole, base: Path, tmp_path: Path
 ):
@@ -87,6 +92,7 @@ def test_kill_9_and_resume_repeat_the_uninterrupted_run(
     torch.testing.assert_close(state(killed), state(uninterrupted), rtol=0, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [*GIVEN, "pairwise"])
 def test_two_processes_train_the_judge_of_one(
     method: str, whole: Whole, base: Path, tmp_path: Path
@@ -94,6 +100,7 @@ def test_two_processes_train_the_judge_of_one(
     compare(whole(method), finished(method, base, tmp_path, processes=2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", GIVEN)
 def test_two_processes_that_split_the_weights_train_the_judge_of_one(
     method: str, whole: Whole, base: Path, tmp_path: Path
@@ -103,6 +110,7 @@ def test_two_processes_that_split_the_weights_train_the_judge_of_one(
     assert "split among 2 processes" in (tmp_path / "log").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("ray") is None, reason="pip install -r requirements-ray.txt")
 def test_two_workers_of_a_ray_cluster_train_the_judge_of_one(
     whole: Whole, base: Path, tmp_path: Path

@@ -13,7 +13,7 @@ from rich.console import Console
 from tiny_policy import checkpoint
 
 from flowright.app.exporting import Request, export_model
-from flowright.app.first_look import first_look
+from flowright.app.preflight_checks import check_start
 from flowright.app.session import run_training
 from flowright.data.contamination import TrainedOn, conversation_key
 from flowright.data.preferences import Turn
@@ -91,7 +91,7 @@ def train(
         },
         "evaluation": {"every": 1, "problems": 2, "final_problems": 1, "baselines": False},
     }
-    start = first_look(make_config(values), resume)
+    start = check_start(make_config(values), resume)
     with (folder / "log").open("w") as log:
         uvloop.run(run_training(start, Console(file=log), ONE))
     return folder / "run"
@@ -195,6 +195,6 @@ def test_a_judge_is_not_measured_on_what_it_was_trained_on(
     assert "pairs.jsonl: the judge was trained on 2 of its conversations (1, 3)" in told
     assert "--allow-trained-on" in told and not out.exists()
     assert main([*asked, "--allow-trained-on"]) == 0
-    assert "TRAINED ON WHAT IT IS MEASURED BY" in capsys.readouterr().out
+    assert "TRAINED ON THESE ROWS" in capsys.readouterr().out
     known = read_record(out)["about"]["trained_on"]
     assert known["files"] == ["judge/trained_on.json"] and len(known["found"]) == 1

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
-from flowright.app.memory_plan import GIB, Demand, summary, table
+from flowright.app.device import GIB, MemoryDemand, memory_summary, memory_table
 from flowright.app.preflight import dry_run
 from flowright.config.grpo import GrpoSection
 from flowright.config.policy import LoraSection, PolicySection
@@ -274,11 +274,11 @@ def test_peft_by_itself_keeps_half_as_much_again_in_bfloat16() -> None:
     assert saved(policy, 200) / saved(ours, 200) == pytest.approx(1.5, abs=0.1)
 
 
-def qwen(dtype: str = "bfloat16", **given: Any) -> Demand:
+def qwen(dtype: str = "bfloat16", **given: Any) -> MemoryDemand:
     """Qwen2.5-7B on a GPU, as most tests here want it."""
     given = {"gradient_checkpointing": False, **given}
     policy = PolicySection(dtype=dtype, max_prompt_tokens=4096, max_new_tokens=768, **given)
-    return Demand(qwen_shape(), policy, GrpoSection(prompts_per_step=16))
+    return MemoryDemand(qwen_shape(), policy, GrpoSection(prompts_per_step=16))
 
 
 def qwen_shape() -> ModelShape:
@@ -329,10 +329,10 @@ def test_a_short_configuration_of_a_large_model_fits_on_one_card(tmp_path: Path)
     config = load_config(file).on("cuda")
     assert (config.policy.dtype, config.policy.gradient_checkpointing) == ("bfloat16", True)
     assert config.pipeline.max_staleness == 1
-    demand = Demand(qwen_shape(), config.policy, config.grpo)
+    demand = MemoryDemand(qwen_shape(), config.policy, config.grpo)
     assert demand.plan.needed < 40 * GIB and demand.shortage(79 * GIB) is None
     # As the file has it, not yet decided: the plan is a GPU's.
-    assert Demand(qwen_shape(), load_config(file).policy, config.grpo).plan == demand.plan
+    assert MemoryDemand(qwen_shape(), load_config(file).policy, config.grpo).plan == demand.plan
     said = load_config(file, ["policy.dtype=float32", "pipeline.max_staleness=0"]).on("cuda")
     assert (said.policy.dtype, said.pipeline.max_staleness) == ("float32", 0)
     assert said.policy.gradient_checkpointing is True
@@ -368,7 +368,7 @@ def test_shape_of_a_model_without_contents() -> None:
 def test_the_knobs_that_make_it_fit() -> None:
     demand = qwen(decode_batch=256)
     assert demand.shortage(200 * GIB) is None
-    assert demand.announce(200 * GIB) == [f"memory    {summary(demand.plan)}"]
+    assert demand.announce(200 * GIB) == [f"memory    {memory_summary(demand.plan)}"]
     short = demand.shortage(80 * GIB)
     assert short is not None
     assert "it fits with policy.gradient_checkpointing: true" in short
@@ -393,7 +393,7 @@ def test_a_judge_that_scores_samples_nothing() -> None:
 
 
 def test_the_table_adds_up() -> None:
-    head, *rows, total = table(qwen(gradient_checkpointing=True).plan)
+    head, *rows, total = memory_table(qwen(gradient_checkpointing=True).plan)
     assert head.split()[-2:] == ["sampling", "updating"]
     left = [float(row[34:42]) for row in rows if row[34:42].strip()]
     right = [float(row[43:]) for row in rows if row[43:].strip()]

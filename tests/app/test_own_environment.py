@@ -105,6 +105,7 @@ def test_a_run_goes_on(folder: Path, trained: subprocess.CompletedProcess[str]):
     assert read_state(folder / "outputs/sums")["status"] == "finished"
 
 
+@pytest.mark.slow
 def test_it_is_checked_evaluated_watched_and_reported(
     folder: Path, trained: subprocess.CompletedProcess[str]
 ):

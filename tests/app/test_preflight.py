@@ -15,10 +15,9 @@ from llm_standin import StandIn, good, problem
 from rich.console import Console
 from tiny_policy import checkpoint
 
-from flowright.app.device import look_at_device, planned_device
-from flowright.app.introduction import memory_lines
-from flowright.app.memory_plan import Demand
+from flowright.app.device import MemoryDemand, look_at_device, planned_device
 from flowright.app.preflight import demand_of, dry_run
+from flowright.app.terminal import memory_lines
 from flowright.config.grpo import GrpoSection
 from flowright.config.judge import JudgeServerSection
 from flowright.config.policy import SMOLLM2, PolicySection, WarmStartSection
@@ -158,7 +157,9 @@ def test_a_model_trains_on_a_cpu_where_there_is_no_gpu() -> None:
     section = PolicySection(device="cpu", max_prompt_tokens=64, max_new_tokens=16)
     policy = load_policy(str(checkpoint()), section, 0)
     config = make_config(strategy_model=str(checkpoint()), policy=section).on("cpu")
-    demand = Demand(shape_of(policy.causal_lm, config.policy), config.policy, config.grpo, 1, "cpu")
+    demand = MemoryDemand(
+        shape_of(policy.causal_lm, config.policy), config.policy, config.grpo, 1, "cpu"
+    )
     assert planned_device(config) == choose_device(section).type == "cpu"
     free, warning = look_at_device(config, demand)
     assert free.startswith("cpu, ") and "slow for all but small models" in warning
@@ -182,7 +183,7 @@ def test_memory_decides_on_a_cpu_as_on_a_gpu() -> None:
     section = PolicySection(device="cpu")
     policy = load_policy(str(checkpoint()), section, 0)
     shape = shape_of(policy.causal_lm, section)
-    demand = Demand(shape, section, GrpoSection(), 1, "cpu")
+    demand = MemoryDemand(shape, section, GrpoSection(), 1, "cpu")
     with pytest.raises(ConfigError, match=r"a smaller strategy_model, or policy.quantised: nf4$"):
         demand.announce(demand.least - 1)
     _, warning = demand.announce(demand.least + 1)

@@ -14,11 +14,16 @@ from judge_serving import served, until
 from served_policy import CRASHES, GOOD, NO_PROGRAM, author
 from workflow_doubles import ScriptedModel
 
-from flowright.app.serving.author import Ask, Draft, Event
-from flowright.app.serving.opening import look, question_of
-from flowright.app.serving.service import PolicyApp
-from flowright.app.serving.settings import PolicyServer
-from flowright.app.serving.words import whole, words_of
+from flowright.app.ask_policy import (
+    Draft,
+    Draws,
+    Event,
+    answer_record,
+    event_text,
+    open_run,
+    question_of,
+)
+from flowright.app.policy_service import PolicyApp, PolicyServer
 from flowright.core.errors import Blame, FailureError, Reason, UserError
 from flowright.llm.chat import ChatReply, ChatRequest, Usage
 
@@ -30,15 +35,15 @@ DOWN = FailureError(Reason.LLM_UNAVAILABLE, "connection refused")
 async def test_the_first_workflow_that_gives_an_answer_counts() -> None:
     told: list[Event] = []
     async with author([NO_PROGRAM, CRASHES, GOOD, GOOD]) as writes:
-        outcome = await writes.answer(PROBLEM, Ask(seed=0, samples=4), told.append)
-        known = whole(writes, "?", "math", outcome)
+        outcome = await writes.answer(PROBLEM, Draws(seed=0, samples=4), told.append)
+        known = answer_record(writes, "?", "math", outcome)
     assert (outcome.answer, outcome.failure) == ("42", None)
     reasons = [one.failure and one.failure.reason for one in outcome.attempts]
     assert reasons == [Reason.NO_PROGRAM, Reason.CRASHED, None]
     assert outcome.policy == Usage(4, 2, 12)  # drawn, though not looked at
     assert outcome.executor == Usage(3, 300, 30)  # of the one that crashed, too
     assert [event.number for event in told if isinstance(event, Draft)] == [1, 2]
-    text = "".join(map(words_of, told))
+    text = "".join(map(event_text, told))
     assert text.count("answer(What is six times seven?) -> ") == 3
     assert "the policy's fault, no_program" in text and "ensemble(" in text
     assert known["answer"] == "42" and len(known["trace"]) == 3
@@ -56,7 +61,7 @@ async def test_a_failure_says_whose_fault_it_is(
     completion: str, model: ScriptedModel, blame: Blame, reason: Reason
 ) -> None:
     async with author([completion, completion], model) as writes:
-        outcome = await writes.answer(PROBLEM, Ask(seed=0, samples=2))
+        outcome = await writes.answer(PROBLEM, Draws(seed=0, samples=2))
     assert outcome.answer is None and outcome.failure is not None
     assert (outcome.failure.blame, outcome.failure.reason) == (blame, reason)
     # What is no fault of the workflow's would befall the next one, too.
@@ -64,10 +69,10 @@ async def test_a_failure_says_whose_fault_it_is(
 
 
 def test_what_is_no_policy_of_workflows_is_told_before_torch_is_loaded(tmp_path: Any) -> None:
-    with pytest.raises(UserError, match="no run around it whose config"):
-        look(tmp_path)
+    with pytest.raises(UserError, match="it is not in a run directory"):
+        open_run(tmp_path)
     with pytest.raises(UserError, match="no such folder"):
-        look(tmp_path / "nothing")
+        open_run(tmp_path / "nothing")
 
 
 @asynccontextmanager

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from clocks import without_clocks
 
-from flowright.app.replaying import Request, replay
+from flowright.app.replaying import ReplayRequest, replay
 from flowright.core.errors import UserError
 from flowright.runs.run_files import (
     read_evaluation,
@@ -176,19 +176,19 @@ def test_an_attempt_is_played_again(
     rollouts = [row for step in rollout_steps(run) for row in read_rollouts(run, step)]
     then = next(row for row in rollouts if row["verdict"] and row["task"]["kind"] == "math")
     place = f"{then['step']}/{then['group']}/{then['index']}"
-    assert replay(Request(run, place, None, False, True, ())) == 0
+    assert replay(ReplayRequest(run, place, None, False, True, ())) == 0
     now = json.loads(capsys.readouterr().out)["now"]
     for key in ("completion", "workflow", "execution", "verdict", "gold", "reward"):
         assert timeless(now[key]) == timeless(then[key]), key
 
     for place in (f"validation/{STEPS}/1/0", "evaluation/0/2/0", f"evaluation/{STEPS}/2/0"):
-        assert replay(Request(run, place, None, False, True, ())) == 0
+        assert replay(ReplayRequest(run, place, None, False, True, ())) == 0
         both = json.loads(capsys.readouterr().out)
         for key in ("completion", "execution", "verdict", "gold", "reward"):
             assert timeless(both["now"][key]) == timeless(both["recorded"][key]), (place, key)
 
     program = "async def workflow(problem):\n    return 'mine'\n"
-    assert replay(Request(run, place, program, False, False, ())) == 0
+    assert replay(ReplayRequest(run, place, program, False, False, ())) == 0
     told = capsys.readouterr().out.splitlines()
     assert "    +    return 'mine'" in told
     (answer,) = [line for line in told if line.startswith("answer")]
@@ -200,7 +200,7 @@ def test_an_attempt_is_played_again(
         ("1/0/99", "not 1/0/99"),
     ):
         with pytest.raises(UserError, match=why):
-            replay(Request(run, wrong, None, False, False, ()))
+            replay(ReplayRequest(run, wrong, None, False, False, ()))
 
 
 def test_a_run_is_not_started_twice(whole: tuple[Path, Path, str], tmp_path: Path):
@@ -246,6 +246,7 @@ def wait_for(condition: Callable[[], bool], seconds: float) -> None:
         time.sleep(0.005)
 
 
+@pytest.mark.slow
 def test_kill_9_and_resume_repeat_the_uninterrupted_run(
     whole: tuple[Path, Path, str], tmp_path: Path
 ):
@@ -294,6 +295,7 @@ def by_two(arguments: list[str]) -> list[str]:
     return [python, "-m", "torch.distributed.run", "--nproc_per_node", "2", *rest]
 
 
+@pytest.mark.slow
 def test_two_processes_train_the_run_of_one(whole: tuple[Path, Path, str], tmp_path: Path):
     """The same samples and rewards, and an update that is the same but for rounding."""
     run, cache, _ = whole
@@ -315,6 +317,7 @@ def test_two_processes_train_the_run_of_one(whole: tuple[Path, Path, str], tmp_p
     assert read_state(tmp_path / "quickstart")["status"] == "finished"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_process_that_dies_ends_the_run_with_one_message_and_resume_goes_on(
     whole: tuple[Path, Path, str], tmp_path: Path, lost: int

@@ -7,7 +7,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from flowright.app.terminal import StepProgress, tell_outages
+from flowright.app.terminal import StepProgress, show_outages
 from flowright.config.llm import LlmSection, ModelEntry
 from flowright.core.errors import FailureError
 from flowright.llm.chat import ChatRequest, Message
@@ -57,7 +57,7 @@ async def test_a_server_that_is_waited_for_is_named_until_it_is_back() -> None:
         executor.lost("http://gpu-1:8002/v1", "unreachable", 0.5, 2)
 
     clock = Seconds(lose, *[None] * 22, lambda: judge.answered("http://gpu-1:8002/v1"), None)
-    async with tell_outages(lambda: [counters], said.append, clock, clock.sleep):
+    async with show_outages(lambda: [counters], said.append, clock, clock.sleep):
         await clock.done.wait()
     first, again, later, over = said
     url = "http://gpu-1:8002/v1"
@@ -74,7 +74,7 @@ async def test_a_short_failure_is_not_told() -> None:
     counters, said = Counters(["u"]), []
     role = counters.role("judge")
     clock = Seconds(lambda: role.lost("u", "http_500", 0.0, 1), None, None, lambda: role.ended(1))
-    async with tell_outages(lambda: [counters], said.append, clock, clock.sleep):
+    async with show_outages(lambda: [counters], said.append, clock, clock.sleep):
         await clock.done.wait()
     assert said == []
 

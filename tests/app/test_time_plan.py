@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from monitoring_run import make_run
 
-from flowright.app.first_look import first_look
 from flowright.app.plan_basis import (
     EXECUTOR,
     JUDGE,
@@ -32,6 +31,7 @@ from flowright.app.plan_basis import (
     with_calls,
 )
 from flowright.app.plan_outcome import compare_with_plan
+from flowright.app.preflight_checks import check_start
 from flowright.app.time_plan import TimePlan, make_plan, plan_lines, start_line
 from flowright.config.root import Config
 from flowright.core.errors import ConfigError, RunError, UserError
@@ -302,7 +302,7 @@ def test_a_run_of_other_models_is_not_taken_and_a_damaged_one_is_named(tmp_path:
     with pytest.raises(RunError, match=r"plan.earlier_run: .*no run"):
         from_run(tmp_path / "nowhere", config)
     with pytest.raises(UserError, match=r"plan.earlier_run: .*nowhere: no run"):
-        first_look(configured(tmp_path, f"plan.earlier_run={tmp_path / 'nowhere'}"), False)
+        check_start(configured(tmp_path, f"plan.earlier_run={tmp_path / 'nowhere'}"), False)
 
 
 def test_a_run_says_how_far_off_its_plan_was(tmp_path: Path) -> None:

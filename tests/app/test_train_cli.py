@@ -3,11 +3,15 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from flowright.cli.commands import main
+
 ROOT = Path(__file__).parents[2]
+Call = Callable[..., tuple[int, str, str]]
 
 
 def train(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -47,6 +51,19 @@ except SystemExit as end:
         assert (done.returncode, done.stdout.splitlines()[-1]) == (code, "imported: []")
 
 
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
+    """A command in this process: its exit status, output and errors."""
+    monkeypatch.chdir(ROOT)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        status = main(arguments)
+        shown = capsys.readouterr()
+        return status, shown.out, shown.err
+
+    return run
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -57,16 +74,19 @@ except SystemExit as end:
         ),
     ],
 )
-def test_a_configuration_mistake_is_one_line_and_exit_2(arguments: list[str], told: str) -> None:
-    done = train("--config", *arguments)
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"{told}\n")
+def test_a_configuration_mistake_is_one_line_and_exit_2(
+    call: Call, arguments: list[str], told: str
+) -> None:
+    assert call("train", "--config", *arguments) == (2, "", f"{told}\n")
 
 
-def test_the_dry_run_of_the_quickstart_finds_all_it_needs(tmp_path: Path) -> None:
-    done = train("--config", "config/quickstart.yaml", "--dry-run", f"run.output_dir={tmp_path}")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "SIMULATED" in done.stdout and "ready" in done.stdout
-    assert "off_policy ratio, clip -0.2 +0.28" in done.stdout
+def test_the_dry_run_of_the_quickstart_finds_all_it_needs(call: Call, tmp_path: Path) -> None:
+    status, shown, errors = call(
+        *("train", "--config", "quickstart", "--dry-run", f"run.output_dir={tmp_path}")
+    )
+    assert status == 0, shown + errors
+    assert "SIMULATED" in shown and "ready" in shown
+    assert "off_policy ratio, clip -0.2 +0.28" in shown
     assert list(tmp_path.iterdir()) == []
 
 
@@ -102,7 +122,7 @@ def test_the_dry_run_names_every_missing_thing_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dry", [("--dry-run",), ()])
 def test_problems_that_are_too_few_are_named_before_anything_is_loaded(
-    tmp_path: Path, dry: tuple[str, ...]
+    call: Call, tmp_path: Path, dry: tuple[str, ...]
 ) -> None:
     empty, one, other = (tmp_path / f"{name}.jsonl" for name in ("empty", "one", "other"))
     empty.write_text("")
@@ -114,46 +134,41 @@ def test_problems_that_are_too_few_are_named_before_anything_is_loaded(
         (one, empty, ["train_dataset: 1 problem in", f"val_dataset: no problem in {empty}"]),
         (one, other, [f"train_dataset: 1 problem in {one}, fewer than a step's 30; give more"]),
     ):
-        done = train(
-            *("--config", "config/quickstart.yaml", *dry, f"run.output_dir={tmp_path}/out"),
+        status, shown, errors = call(
+            *("train", "--config", "quickstart", *dry, f"run.output_dir={tmp_path}/out"),
             *(f"train_dataset={train_file}", f"val_dataset={val_file}"),
         )
-        assert done.returncode == 2, done.stdout
-        lines = (done.stdout if dry else done.stderr).splitlines()
+        assert status == 2, shown
+        lines = (shown if dry else errors).splitlines()
         assert all(any(words in line for line in lines) for words in told)
         assert dry or len(lines) == len(told)
-        assert "ready" not in done.stdout and "Traceback" not in done.stderr
+        assert "ready" not in shown
     assert not (tmp_path / "out").exists()
 
 
-def test_a_model_that_no_file_names_is_told_before_anything_is_loaded(tmp_path: Path) -> None:
-    done = train(
-        *("--config", "config/quickstart.yaml", f"run.output_dir={tmp_path}/out"),
+def test_a_model_that_no_file_names_is_told_before_anything_is_loaded(
+    call: Call, tmp_path: Path
+) -> None:
+    status, shown, errors = call(
+        *("train", "--config", "quickstart", f"run.output_dir={tmp_path}/out"),
         "aflow_executor_model=simulatd",
     )
-    assert done.returncode == 2 and "loading" not in done.stdout
-    told = "config/aflow_llm.yaml: models: no 'simulatd'; did you mean simulated?\n"
-    assert done.stderr == told
+    assert status == 2 and "loading" not in shown
+    assert errors == "config/aflow_llm.yaml: models: no 'simulatd'; did you mean simulated?\n"
 
 
 def test_an_evaluation_of_what_is_not_there_is_named_before_anything_is_loaded(
-    tmp_path: Path,
+    call: Call, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
-    done = subprocess.run(
-        [
-            *(sys.executable, "scripts/evaluate.py", "--config", "config/quickstart.yaml"),
-            *("--checkpoint", f"{tmp_path}/none", "--out", f"{tmp_path}/file/out"),
-            *("--data", f"{tmp_path}/none.jsonl"),
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
+    status, shown, errors = call(
+        *("evaluate", "--config", "quickstart"),
+        *("--checkpoint", f"{tmp_path}/none", "--out", f"{tmp_path}/file/out"),
+        *("--data", f"{tmp_path}/none.jsonl"),
     )
-    assert done.returncode == 2
-    missing, unwritable, data = done.stderr.splitlines()
+    assert status == 2
+    missing, unwritable, data = errors.splitlines()
     assert missing.startswith(f"{tmp_path}/none: no adapter in it")
     assert unwritable == f"{tmp_path}/file/out: cannot write here (Not a directory)"
     assert data.startswith(f"{tmp_path}/none.jsonl: no such file")
-    assert "loading" not in done.stdout
+    assert "loading" not in shown

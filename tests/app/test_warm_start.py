@@ -15,9 +15,9 @@ from tiny_policy import checkpoint
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from words_environment import WORDS, Words
 
-from flowright.app.first_look import check_checkpoint, check_model
+from flowright.app.open_policies import open_policy
+from flowright.app.preflight_checks import check_checkpoint, check_model
 from flowright.app.warm_start import Example, balanced, passed, warm_start, weighted_sample
-from flowright.app.world import open_policy
 from flowright.config.root import Config
 from flowright.core.errors import Failure, Reason, RunPaused, UserError
 from flowright.data.task import Task
@@ -69,7 +69,7 @@ def test_it_says_what_it_found_before_and_after(made: tuple[Config, Path, str]):
     origin = origin_of(folder)
     assert origin is not None
     assert origin.recipe["valid"]["after"] > 3 * origin.recipe["valid"]["before"]
-    assert str(checkpoint()) in origin.words and "40 supervised steps" in origin.words
+    assert str(checkpoint()) in origin.summary and "40 supervised steps" in origin.summary
 
 
 def test_the_folder_is_an_ordinary_model_and_the_reference_of_a_run(made: Any):

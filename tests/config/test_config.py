@@ -1,16 +1,18 @@
 """Configuration files: what is read, and what each mistake is told."""
 
 import importlib.util
+import json
 import pickle
 from pathlib import Path
 
 import pytest
 
-from flowright.config.loading import keys_of, load_models, read_yaml
+from flowright.config.loading import comparable, keys_of, load_models, read_yaml
 from flowright.config.root import Config
 from flowright.config.suggestions import ELSEWHERE, meant, unknown
 from flowright.core.errors import ConfigError
 from flowright.environments.registry import load_config, make_config
+from flowright.runs.run_files import read_config
 
 ROOT = Path(__file__).parents[2]
 
@@ -282,3 +284,20 @@ def test_sections_of_other_environments_are_checked_and_left_out(write) -> None:
     assert config == make_config(seed=3) and "judging" not in config.model_dump()
     (line,) = problems(write("environment: [1]"))
     assert "environment: input should be a valid string" in line
+
+
+def test_a_runs_file_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    kept = json.loads(make_config(seed=3).model_dump_json())
+    kept |= {
+        "judging": {"method": "pairwise", "show_left_out": 3},
+        "instructions": {"reward": "rubric", "show_left_out": 3},
+        "presentation": {"train": 2000},
+    }
+    kept["policy"]["vllm"]["load_seconds"] = 120.0
+    kept["policy"]["warm_start"] |= {"least_passed": 0.5, "completions_per_prompt": 4}
+    (tmp_path / "config.json").write_text(json.dumps(kept))
+    assert load_config(tmp_path / "config.json") == make_config(seed=3)
+    now = json.loads(make_config(seed=3).model_dump_json())
+    assert comparable(read_config(tmp_path), now) == now
+    (tmp_path / "mine.yaml").write_text("judging: {show_left_out: 3}")
+    assert "judging.show_left_out: unknown key" in problems(tmp_path / "mine.yaml")[0]

@@ -8,7 +8,7 @@ import pytest
 
 from flowright.core.errors import DataError
 from flowright.criteria.constraints.checkers import (
-    Prompt,
+    InstructedPrompt,
     Verdicts,
     join,
     read_answers,
@@ -28,9 +28,9 @@ LETTER = "keywords:letter_frequency"
 EXCLAMATIONS = {"letter": "!", "let_frequency": 2, "let_relation": "at least"}
 
 
-def prompt(text: str, *ids: str) -> Prompt:
+def prompt(text: str, *ids: str) -> InstructedPrompt:
     drawn = {LETTER: EXCLAMATIONS}
-    return Prompt(text, text, ids, tuple(drawn.get(name, {}) for name in ids))
+    return InstructedPrompt(text, text, ids, tuple(drawn.get(name, {}) for name in ids))
 
 
 def figure(figures: list[InstructionFigure], reading: str, level: str) -> InstructionFigure:

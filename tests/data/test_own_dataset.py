@@ -2,14 +2,15 @@
 
 import json
 import re
-import runpy
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from command_lines import command
 from documented import write_programs
 
+from flowright.core.checkout import SCRIPTS
 from flowright.core.errors import ConfigError, DataError
 from flowright.data.loading import load_problems
 from flowright.data.sources import load_dataset
@@ -34,7 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def script(name: str, *arguments: str) -> int:
-    return runpy.run_path(str(ROOT / "scripts" / f"{name}.py"))["main"](arguments)
+    return command(SCRIPTS[f"scripts/{name}.py"])(arguments)
 
 
 def test_the_page_s_function_is_a_training_set(folder: Path) -> None:

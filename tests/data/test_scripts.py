@@ -2,7 +2,6 @@
 
 import json
 import os
-import runpy
 import subprocess
 import sys
 from collections import Counter
@@ -10,7 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from command_lines import command
 
+from flowright.core.checkout import SCRIPTS
 from flowright.data.splits import Splits, check_disjoint
 from flowright.data.task import read_tasks
 
@@ -19,7 +20,7 @@ Main = Callable[[Sequence[str]], int]
 
 
 def script(name: str) -> Main:
-    return runpy.run_path(str(ROOT / "scripts" / f"{name}.py"))["main"]
+    return command(SCRIPTS[f"scripts/{name}.py"])
 
 
 @pytest.fixture(scope="module")
@@ -184,8 +185,7 @@ def test_offline_mixture(create: Main, tmp_path: Path, capsys) -> None:
     splits = read(tmp_path)
     assert (len(splits.train), len(splits.val), len(splits.test)) == (60, 9, 9)
     assert json.loads((tmp_path / "manifest.json").read_text())["split"] == "offline"
-    with pytest.raises(SystemExit):
-        create(["--offline", "--split", "aflow"])
+    assert create(["--offline", "--split", "aflow"]) == 2
     assert "not allowed with argument" in capsys.readouterr().err
 
 

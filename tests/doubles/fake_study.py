@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from flowright.core.command_line import run_command
-from flowright.study.cells import Run
+from flowright.study.cells import StudyRun
 from flowright.study.command import StudyRequest, run_study
 from flowright.study.runner import Spawned, Start
 
@@ -28,12 +28,12 @@ ARMS_WITH_DOSES = [
 ]
 
 
-def command(run: Run, base: Path, resume: bool) -> Sequence[str]:
+def command(run: StudyRun, base: Path, resume: bool) -> Sequence[str]:
     resumed = ["--resume"] if resume else []
     return [sys.executable, str(FAKE), "--config", str(base), *resumed, *run.overrides]
 
 
-def started(run: Run) -> Start:
+def started(run: StudyRun) -> Start:
     return Spawned
 
 

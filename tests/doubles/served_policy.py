@@ -6,9 +6,7 @@ from pathlib import Path
 
 from workflow_doubles import ScriptedModel, ScriptedSandbox
 
-from flowright.app.serving.author import Ask, Author
-from flowright.app.serving.opening import Opening
-from flowright.config.workflow import WorkflowSection
+from flowright.app.ask_policy import Draws, ServedRun, WorkflowPolicy
 from flowright.environments.base import Environment, TaskSets
 from flowright.environments.registry import make_config
 from flowright.policy.sampling import Prompt, Sample
@@ -26,15 +24,15 @@ CRASHES = "async def workflow(problem):\n    await answer(problem)\n    return 1
 @asynccontextmanager
 async def author(
     completions: Sequence[str], model: ScriptedModel | None = None, workers: int = 1
-) -> AsyncIterator[Author]:
+) -> AsyncIterator[WorkflowPolicy]:
     """One whose every draw gives the first of these completions."""
     model = model or ScriptedModel()
-    config = make_config(workflow=WorkflowSection(workers=workers))
+    config = make_config(workflow={"workers": workers})
 
-    async def draw(prompt: tuple[int, ...], ask: Ask) -> list[Sample]:
+    async def draw(prompt: tuple[int, ...], ask: Draws) -> list[Sample]:
         return [Sample((1, 2, 3), (), text, "stop", 1) for text in completions[: ask.samples]]
 
-    opening = Opening(config, Path("runs/mine/checkpoints/step_000004"), Environment(config),
+    opening = ServedRun(config, Path("runs/mine/checkpoints/step_000004"), Environment(config),
                       TaskSets((), ()))  # fmt: skip
     async with Executor(model, ScriptedSandbox(), config.workflow, config.executor) as executor:
-        yield Author(opening, config, draw, lambda task: Prompt((7, 7), False), executor)
+        yield WorkflowPolicy(opening, config, draw, lambda task: Prompt((7, 7), False), executor)

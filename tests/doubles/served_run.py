@@ -7,8 +7,8 @@ from tiny_policy import tiny_policy
 from toy_run import Lines, Toy, configured
 from vllm_double import BASE
 
+from flowright.app.open_policies import open_samplers
 from flowright.app.session import make_trainer
-from flowright.app.world import open_samplers
 from flowright.config.policy import LoraSection, PolicySection, VllmSection
 from flowright.config.root import Config
 from flowright.grpo.ranks import ONE, Follower, Ranks
@@ -16,7 +16,7 @@ from flowright.policy.model import Policy
 from flowright.runs.directory import RunDirectory
 
 
-def served(url: str, path: Path, **run: Any) -> Config:
+def served(url: str, path: Path, wait_seconds: float = 0.2, **run: Any) -> Config:
     grpo = {"steps": 3, "prompts_per_step": 1, "epochs": 1, "minibatches": 1}
     config = configured(grpo, run | {"output_dir": path}, {"every": 0})
     policy = PolicySection(
@@ -28,7 +28,7 @@ def served(url: str, path: Path, **run: Any) -> Config:
             base_urls=(url,),
             model_name=BASE,
             tolerance=1e-3,
-            wait_seconds=0.2,
+            wait_seconds=wait_seconds,
             backoff_seconds=0.01,
         ),
     )

@@ -21,11 +21,11 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from toy_run import Toy
 
-from flowright.app.world import policy_in_turn
+from flowright.app.open_policies import policy_in_turn
 from flowright.config.grpo import GrpoSection
 from flowright.config.root import Config
 from flowright.core.errors import PeerLost
-from flowright.evaluation.perplexity import HeldOutText, Window, before_and_after
+from flowright.evaluation.perplexity import HeldOutText, TokenWindow, before_and_after
 from flowright.grpo.batch import Group, Place
 from flowright.grpo.checkpoint import portable_state, take_over
 from flowright.grpo.learner import Learner
@@ -142,7 +142,7 @@ def looked_at(policy: Policy, ranks: Ranks) -> dict[str, Any]:
 async def read_texts(policy: Policy, ranks: Ranks) -> list[float]:
     """Perplexities of three windows and of one alone, before training and after."""
     groups = random_groups(8, [(9, [1]), (20, [1]), (5, [1])])
-    windows = [Window(n, tuple(group.prompt_ids)) for n, group in enumerate(groups)]
+    windows = [TokenWindow(n, tuple(group.prompt_ids)) for n, group in enumerate(groups)]
     section, found = GrpoSection(micro_batch_tokens=8), []
     for some in (windows, windows[:1]):
         text = HeldOutText(policy, section, some, (), ranks)
@@ -174,7 +174,9 @@ def alive() -> int:
 
 def toy_run(url: str, path: Path, sharded: bool, steps: int = 2) -> Config:
     """A run whose batches have an odd number of problems and whose rewards need the reference."""
-    config = served(url, path).model_copy(update={"strategy_model": str(checkpoint())})
+    config = served(url, path, wait_seconds=600).model_copy(
+        update={"strategy_model": str(checkpoint())}
+    )
     grpo = {"steps": steps, "prompts_per_step": 3, "kl_coefficient": 0.05, "kl_in": "reward"}
     return config.model_copy(
         update={

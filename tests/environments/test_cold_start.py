@@ -3,7 +3,7 @@
 import pytest
 import tiny_policy  # noqa: F401 - for one thread and no progress bars
 
-from flowright.app.world import open_policy
+from flowright.app.open_policies import open_policy
 from flowright.config.root import Config
 from flowright.environments.base import make_environment, prompt_encoder
 from flowright.environments.registry import make_config

@@ -290,7 +290,7 @@ def test_what_does_not_fit_is_refused() -> None:
                 "presentation": {"correction": "backward"},
                 "simulated": {"judge_true_positive": 0.3, "judge_false_positive": 0.3},
             },
-            "says nothing",
+            "carry no information",
         ),
     ):
         with pytest.raises(ValueError, match=told):

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings, strategies as st
+from examples import up_to
+from hypothesis import given, strategies as st
 from pyarrow import parquet
 
 from flowright.core.errors import DataError
@@ -236,7 +237,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=40)
+@up_to(40)
 @given(st.dictionaries(st.sampled_from([*SFT, *CHOSEN, *PAIR, "margin"]), json_values))
 def test_any_row_is_typed_or_told_in_a_line(row: Row) -> None:
     for form in FORMS:
@@ -246,7 +247,7 @@ def test_any_row_is_typed_or_told_in_a_line(row: Row) -> None:
             assert "\n" not in error.why and len(error.why) < 300
 
 
-@settings(max_examples=40)
+@up_to(40)
 @given(json_values)
 def test_any_value_in_the_place_of_another_is_told(value: object) -> None:
     for good, form, key in (

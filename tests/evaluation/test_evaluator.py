@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from flowright.app.terminal import findings
+from flowright.app.comparison_tables import findings
 from flowright.config.policy import PolicySection
 from flowright.config.root import EvaluationSection
 from flowright.core.errors import Failure, Reason
@@ -27,8 +27,8 @@ from flowright.evaluation.comparison import (
 from flowright.evaluation.evaluator import (
     AT_ONCE,
     Evaluator,
-    Row,
     Score,
+    TableRow,
     make_row,
     score,
 )
@@ -138,7 +138,7 @@ def test_where_nothing_could_be_scored_there_is_no_accuracy():
     found = score([[failed(Reason.LLM_UNAVAILABLE)], [failed(Reason.SANDBOX_LOST)]])
     assert (found.gold, found.gold_low, found.judge, found.judge_high) == (None,) * 4
     assert (found.valid, found.unscored) == (None, 1.0)
-    lost = Row("fixed: lost", "baseline", {"all": found, "math": found}, {})
+    lost = TableRow("fixed: lost", "baseline", {"all": found, "math": found}, {})
     compared = summarise([lost, row("fixed: a", 0.0, 0.0)], 3, False)
     assert compared.best_single == "fixed: a"  # nothing right is still more than nothing known
 
@@ -178,14 +178,16 @@ def test_a_row_splits_by_kind_and_by_dataset():
     assert row.kinds["qa"].problems == 1
 
 
-def row(name: str, math: float, code: float, tokens: float = 100.0, baseline: bool = True) -> Row:
+def row(
+    name: str, math: float, code: float, tokens: float = 100.0, baseline: bool = True
+) -> TableRow:
     """A row of 2 problems of maths and 1 of code."""
 
     def cell(gold: float, problems: int) -> Score:
         return Score(problems, gold, gold, gold, gold, gold, gold, 1.0, 0.0, 1.0, tokens, 1.0)
 
     kinds = {"all": cell((2 * math + code) / 3, 3), "math": cell(math, 2), "code": cell(code, 1)}
-    return Row(name, "baseline" if baseline else "policy", kinds, {})
+    return TableRow(name, "baseline" if baseline else "policy", kinds, {})
 
 
 def test_the_best_fixed_workflows_and_the_way_gone_towards_them():
@@ -312,7 +314,7 @@ async def test_a_comparison_measures_every_fixed_workflow_on_the_same_problems()
     evaluator = Evaluator(environment, lambda task: Prompt((1,), False), make_config())
     seen: list[tuple[int, int, str]] = []
 
-    async def policy(tasks: Sequence[Problem]) -> Row:
+    async def policy(tasks: Sequence[Problem]) -> TableRow:
         return await evaluator.row(UNTRAINED, Repeater(), tasks)
 
     found = await compare(
@@ -338,7 +340,7 @@ async def test_without_baselines_only_the_policies_are_measured():
     environment = Table()
     evaluator = Evaluator(environment, lambda task: Prompt((1,), False), make_config())
 
-    async def policy(tasks: Sequence[Problem]) -> Row:
+    async def policy(tasks: Sequence[Problem]) -> TableRow:
         return await evaluator.row(TRAINED, Repeater(), tasks)
 
     found = await compare(environment, {TRAINED: policy}, TASKS, with_baselines=False)

@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 
 from flowright.core.errors import RunError
-from flowright.evaluation.evaluator import Row, Score, row_of
+from flowright.evaluation.evaluator import Score, TableRow, row_of
 from flowright.evaluation.ledger import Ledger
 from flowright.runs.run_files import EVALUATION, rollout_steps
 
 ABOUT = {"config": {"seed": 1}, "problems": "abc"}
 SCORE = Score(3, 0.5, 0.1, 0.9, None, None, None, 1.0, 0.0, 2.0, 10.0, 0.25)
-ROW = Row("fixed: a", "baseline", {"all": SCORE}, {"s": SCORE}, {"math": {"answer": 1.0}}, False)
+ROW = TableRow(
+    "fixed: a", "baseline", {"all": SCORE}, {"s": SCORE}, {"math": {"answer": 1.0}}, False
+)
 
 
 def files(folder: Path) -> dict[str, str]:

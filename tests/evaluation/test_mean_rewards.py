@@ -7,14 +7,14 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from flowright.app.comparing import reward_table
+from flowright.app.comparison_tables import reward_table
 from flowright.core.errors import Failure, Reason
 from flowright.data.task import Task
 from flowright.environments.base import Baseline, Environment
 from flowright.environments.registry import make_config
 from flowright.environments.rollout import UNSCORED, Completion, Reward, Rollout
 from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, compare
-from flowright.evaluation.evaluator import Evaluator, Row, Score, Validation, row_of, score
+from flowright.evaluation.evaluator import Evaluator, Score, TableRow, Validation, row_of, score
 from flowright.policy.sampling import Prompt, Sample, Sampling
 from flowright.runs.checkpoints import Best, best_of
 
@@ -76,10 +76,10 @@ async def compared(select_on: Sequence[Task] = ()) -> tuple[Comparison, int]:
     """Two policies and both baselines; how many completions were rolled out."""
     asked = evaluator(2)
 
-    async def before(tasks: Sequence[Task]) -> Row:
+    async def before(tasks: Sequence[Task]) -> TableRow:
         return await asked.row(UNTRAINED, Sayings("0", "0.2"), tasks)
 
-    async def after(tasks: Sequence[Task]) -> Row:
+    async def after(tasks: Sequence[Task]) -> TableRow:
         return await asked.row(TRAINED, Sayings("0.8", "lost"), tasks)
 
     policies = {UNTRAINED: before, TRAINED: after}

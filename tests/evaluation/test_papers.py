@@ -21,7 +21,7 @@ from flowright.data.task import Kind, Problem, write_tasks
 from flowright.environments.base import Environment, make_environment
 from flowright.environments.registry import make_config
 from flowright.environments.rollout import UNSCORED, Reward, Rollout
-from flowright.evaluation.evaluator import Row, Score, make_row, row_of
+from flowright.evaluation.evaluator import Score, TableRow, make_row, row_of
 from flowright.evaluation.papers import (
     DATASETS,
     METRICS,
@@ -47,13 +47,13 @@ def score(gold: float | None, problems: int = 100) -> Score:
     return Score(problems, gold, *ends, None, None, None, 1.0, 0.0, 1.0, 10.0, 1.0)
 
 
-def evaluation(rows: Sequence[Row], simulated: bool = False) -> dict[str, Any]:
+def evaluation(rows: Sequence[TableRow], simulated: bool = False) -> dict[str, Any]:
     told = {"problems": 100, "simulated": simulated, "rows": [asdict(row) for row in rows]}
     return json.loads(json.dumps({**told, "summary": {"best_single": "fixed: best"}}))
 
 
-def policy(sources: Mapping[str, Score], name: str = "trained policy", **more: Any) -> Row:
-    return Row(name, "policy", {"all": score(0.5)}, sources, **more)
+def policy(sources: Mapping[str, Score], name: str = "trained policy", **more: Any) -> TableRow:
+    return TableRow(name, "policy", {"all": score(0.5)}, sources, **more)
 
 
 def printed(table: PaperTable) -> str:
@@ -180,9 +180,9 @@ def test_hostile_names_are_shown_and_not_obeyed():
 
 
 def test_of_baselines_those_are_shown_that_the_comparison_shows():
-    def baseline(name: str, shown: bool) -> Row:
+    def baseline(name: str, shown: bool) -> TableRow:
         sources = {"gsm8k": score(0.5)}
-        return Row(name, "baseline", {"all": score(0.5)}, sources, shown=shown)
+        return TableRow(name, "baseline", {"all": score(0.5)}, sources, shown=shown)
 
     rows = [baseline("a", True), baseline("b", False), baseline("fixed: best", False)]
     table = paper_table(evaluation(rows), REAL, Provenance("f"), samples=4)

@@ -12,14 +12,14 @@ import torch
 from tiny_policy import shake, tiny_policy
 from toy_run import TASKS, Toy, configured, train
 
-from flowright.app.terminal import findings
+from flowright.app.comparison_tables import findings
 from flowright.config.grpo import GrpoSection
 from flowright.core.errors import DataError
 from flowright.data.row_files import read_documents
 from flowright.environments.base import prompt_encoder
 from flowright.environments.registry import make_config
 from flowright.evaluation.comparison import LENGTH, PERPLEXITY, TRAINED, UNTRAINED, drift, summarise
-from flowright.evaluation.evaluator import Evaluator, Row, make_row, row_of
+from flowright.evaluation.evaluator import Evaluator, TableRow, make_row, row_of
 from flowright.evaluation.perplexity import (
     HeldOutText,
     TextScore,
@@ -181,7 +181,7 @@ def text_score(*nats: float, tokens: int = 10, documents: Sequence[int] | None =
     return TextScore(perplexity, nats, (tokens,) * count, tuple(documents or range(count)))
 
 
-def row(name: str, text: TextScore | None = None, lengths: Sequence[float] = ()) -> Row:
+def row(name: str, text: TextScore | None = None, lengths: Sequence[float] = ()) -> TableRow:
     made = make_row(name, "policy", [], Toy(make_config()))
     return replace(made, text=text, lengths=tuple(lengths))
 

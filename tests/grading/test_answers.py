@@ -7,7 +7,7 @@ from graded_answers import NUMBERS, OTHERS, UNDECIDED, Row
 
 from flowright.data.task import Problem
 from flowright.grading import gold_check
-from flowright.grading.compare import Comparison, compare
+from flowright.grading.compare import AnswerComparison, compare
 from flowright.grading.votes import groups
 from flowright.judging.rules import decide
 from flowright.judging.verdict import task_query
@@ -40,7 +40,7 @@ async def test_rules_without_algebra_say_what_is_right_or_nothing() -> None:
 async def test_rules_with_algebra_decide_what_gold_decides(only_certain: bool) -> None:
     for row in CORPUS:
 
-        async def evaluate(found: Comparison, right: bool = row[3]) -> Comparison:
+        async def evaluate(found: AnswerComparison, right: bool = row[3]) -> AnswerComparison:
             return replace(found, correct=right)  # as the sandbox does, by the test above
 
         found = await decide(task_query(task(row), row[2], "k"), evaluate, only_certain)

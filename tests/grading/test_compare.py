@@ -1,6 +1,7 @@
 """One comparison for gold, the rules and the vote: they never contradict each other."""
 
 import pytest
+from examples import up_to
 from hypothesis import HealthCheck, given, settings, strategies as st
 from lost_sandbox import LostSandbox
 
@@ -65,7 +66,7 @@ def tasks(draw: st.DrawFn) -> Problem:
 
 
 @given(tasks(), TEXTS)
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(up_to(400), suppress_health_check=[HealthCheck.too_slow])
 async def test_the_rules_say_what_gold_says_or_nothing(task: Problem, answer: str) -> None:
     gold = await gold_check(task, answer, LostSandbox(workers=1))
     found = await decide(task_query(task, answer, "k"))
@@ -74,7 +75,7 @@ async def test_the_rules_say_what_gold_says_or_nothing(task: Problem, answer: st
 
 
 @given(tasks(), TEXTS, TEXTS)
-@settings(max_examples=400, deadline=None)
+@up_to(400)
 def test_votes_go_together_where_one_answer_makes_the_other_right(
     task: Problem, one: str, other: str
 ) -> None:

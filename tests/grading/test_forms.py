@@ -3,7 +3,8 @@
 from decimal import Decimal
 from fractions import Fraction
 
-from hypothesis import assume, example, given, settings, strategies as st
+from examples import up_to
+from hypothesis import assume, example, given, strategies as st
 from lost_sandbox import LostSandbox
 
 from flowright.data.task import Kind, Problem
@@ -55,7 +56,7 @@ KINDS: st.SearchStrategy[Kind] = st.sampled_from(["math", "qa"])
 
 @given(VALUES, st.sampled_from(sorted(PLAIN)), st.sampled_from(AROUND), KINDS)
 @example(Decimal(0), "as a percentage", "{}", "math")
-@settings(max_examples=400, deadline=None)
+@up_to(400)
 async def test_a_number_is_right_in_every_form(
     value: Decimal, form: str, around: str, kind: Kind
 ) -> None:
@@ -69,7 +70,7 @@ async def test_a_number_is_right_in_every_form(
 
 
 @given(VALUES, VALUES, st.sampled_from(sorted(PLAIN)), st.sampled_from(AROUND), KINDS)
-@settings(max_examples=400, deadline=None)
+@up_to(400)
 async def test_another_number_is_wrong_in_every_form(
     value: Decimal, other: Decimal, form: str, around: str, kind: Kind
 ) -> None:
@@ -83,7 +84,7 @@ async def test_another_number_is_wrong_in_every_form(
 
 
 @given(st.integers(2, 10**6), st.sampled_from(CHANGED), st.sampled_from(["{}", *AROUND[:4]]), KINDS)
-@settings(max_examples=400, deadline=None)
+@up_to(400)
 async def test_a_number_that_is_part_of_something_else_is_never_right(
     value: int, change: str, around: str, kind: Kind
 ) -> None:

@@ -4,7 +4,7 @@ from datetime import date
 from fractions import Fraction
 
 import pytest
-from hypothesis import assume, given, settings, strategies as st
+from hypothesis import assume, given, strategies as st
 
 from flowright.grading.choices import chosen_label, same_date
 from flowright.grading.compare import compare
@@ -22,7 +22,6 @@ WRITTEN = ["{} {}", "{}\\text{{ {}}}", "{}\\ \\mathrm{{{}}}", "The length is {} 
     st.sampled_from(sorted(LENGTHS)),
     st.sampled_from(WRITTEN),
 )
-@settings(deadline=None)
 def test_a_length_is_right_in_every_unit_and_no_other_length(
     value: int, unit: str, other: str, written: str
 ) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from toy_run import Killed, Lines, Toy, configured, train
 
-from flowright.app.first_look import check_checkpoint
-from flowright.app.introduction import say_best
+from flowright.app.preflight_checks import check_checkpoint
+from flowright.app.terminal import note_best
 from flowright.config.policy import LoraSection, PolicySection
 from flowright.core.errors import RunError
 from flowright.environments.registry import make_config
@@ -92,10 +92,10 @@ def test_the_metric_and_what_was_not_scored() -> None:
 
 def test_it_is_said_at_the_end_where_it_is_not_the_last() -> None:
     reporter, best = Lines(), Best(2, "val/gold", 0.7)
-    say_best(Path("runs/one"), best, 2, reporter)
-    say_best(Path("runs/one"), None, 2, reporter)
+    note_best(Path("runs/one"), best, 2, reporter)
+    note_best(Path("runs/one"), None, 2, reporter)
     assert reporter.said == []
-    say_best(Path("runs/one"), best, 6, reporter)
+    note_best(Path("runs/one"), best, 6, reporter)
     (line,) = reporter.said
     assert "step 2 by val/gold 70.0%" in line and "runs/one/checkpoints/step_000002" in line
     assert "says too much of it" in line

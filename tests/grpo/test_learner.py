@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import pytest
 import torch
+from examples import up_to
 from hypothesis import given, settings, strategies as st
 from tiny_policy import random_groups, same, tiny_policy, weights, whole_logits
 from torch import Tensor
@@ -94,7 +95,7 @@ def test_a_gradient_that_is_not_finite_moves_nothing() -> None:
     assert learner.update([good], 3, LONGEST)["policy/skipped_updates"] == 0.0
 
 
-@settings(max_examples=60)
+@up_to(60)
 @given(
     SHAPES,
     st.integers(0, 2**31),

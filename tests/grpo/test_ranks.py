@@ -1,13 +1,11 @@
 """Several processes of one run: the same update as one, and one end for all."""
 
-import os
-import subprocess
-import sys
+import asyncio
 from pathlib import Path
 
 import pytest
 import torch
-from processes import DOUBLES, free_port
+from processes import run_ranks
 from rank_worker import Update, updates
 
 from flowright.grpo.ranks import ONE, Ranks, interleaved
@@ -31,24 +29,7 @@ async def test_one_process_gathers_from_itself():
 
 
 def test_two_processes_give_the_update_of_one(tmp_path: Path):
-    port = str(free_port())
-    path = os.pathsep.join([str(DOUBLES), os.environ.get("PYTHONPATH", "")])
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(DOUBLES / "rank_worker.py"), str(tmp_path)],
-            env={
-                **os.environ,
-                "RANK": str(rank),
-                "WORLD_SIZE": "2",
-                "LOCAL_RANK": str(rank),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": port,
-                "PYTHONPATH": path,
-            },
-        )
-        for rank in (0, 1)
-    ]
-    assert [process.wait(timeout=120) for process in processes] == [0, 0]
+    assert asyncio.run(run_ranks("rank_worker.py", str(tmp_path))) == [0, 0]
     alone = updates(ONE)
     first, second = (
         [Update(**fields) for fields in torch.load(tmp_path / f"{rank}.pt")] for rank in (0, 1)

@@ -15,13 +15,14 @@ from toy_run import TASKS, Killed, Toy, Wrapped, configured, train
 from flowright.config.grpo import GrpoSection
 from flowright.core.errors import ConfigError
 from flowright.data.task import Task
+from flowright.environments.base import Scaffold
 from flowright.environments.rollout import UNSCORED, Reward, Rollout
 from flowright.grpo.advantages import group_advantages
 from flowright.grpo.batch import Group, trained_groups, whole_groups
 from flowright.grpo.learner import Learner
 from flowright.grpo.pipeline import SEED_STRIDE, Batch
 from flowright.grpo.problems import (
-    Problem,
+    BatchTask,
     ShownPrompt,
     draw_samples,
     problems_of,
@@ -45,12 +46,11 @@ class Hinting(Toy):
 
     hints: Sequence[str | None] = HINTS
 
-    def scaffolds(
-        self, task: Task, step: int, steps: int, attempts: int
-    ) -> Sequence[Sequence[Message]]:
+    def scaffolds(self, task: Task, step: int, steps: int, attempts: int) -> Sequence[Scaffold]:
         own = self.messages(task)
         shown = [None] * attempts if 2 * step > steps else self.hints[:attempts]
-        return [own if hint is None else [Message("system", hint), *own] for hint in shown]
+        hinted = [own if hint is None else [Message("system", hint), *own] for hint in shown]
+        return [*map(Scaffold, hinted)]
 
 
 def encode(task: Task) -> Prompt:
@@ -61,7 +61,7 @@ def fits(messages: Sequence[Message], longest: int = LONGEST) -> tuple[int, ...]
     return fitting(messages, POLICY.tokenizer, longest)
 
 
-def hinted(tasks: Sequence[Task], environment: Hinting | None = None) -> list[Problem]:
+def hinted(tasks: Sequence[Task], environment: Hinting | None = None) -> list[BatchTask]:
     environment = environment or Hinting()
     show = partial(shown_prompts, environment, fits, step=1, steps=4)
     problems = problems_of(environment, encode, list(enumerate(tasks)))
@@ -77,7 +77,7 @@ def logprobs(prompt: Sequence[int], tokens: Sequence[int], grad: bool = False) -
     return logits.log_softmax(-1)[len(prompt) - 1 :].gather(1, torch.tensor(tokens)[:, None])[:, 0]
 
 
-async def drawn(problems: Sequence[Problem]) -> list[list[Sample]]:
+async def drawn(problems: Sequence[BatchTask]) -> list[list[Sample]]:
     sampling = Sampling(1.0, 1.0, 6, seed=7)
     return await draw_samples(LocalSampler(POLICY, 64), problems, [4] * len(problems), sampling)
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings, strategies as st
+from examples import up_to
+from hypothesis import given, strategies as st
 from pyarrow import parquet
 
 from flowright.core.errors import DataError
@@ -110,7 +111,7 @@ JSON = st.recursive(
 KEYS = st.sampled_from([*OURS, "conversation", "chosen", "rejected", "input", "output_1", "votes"])
 
 
-@settings(max_examples=50)
+@up_to(50)
 @given(st.dictionaries(KEYS, JSON))
 def test_whatever_a_row_holds_it_is_read_or_named(
     tmp_path_factory: pytest.TempPathFactory, row: dict[str, Any]

@@ -5,18 +5,18 @@ import string
 from typing import NamedTuple
 
 import pytest
-from hypothesis import example, given, settings, strategies as st
+from hypothesis import example, given, strategies as st
 from judge_doubles import question
 
 from flowright.judging.attempts import FORMS
 from flowright.judging.parsing import MAX_READ_CHARS, Form, parse_reply
-from flowright.judging.schemas import TRUTH, Fault, Field, Reading, Value
+from flowright.judging.schemas import TRUTH, Fault, Field, ReadReply, Value
 from flowright.judging.verdict import JudgeQuery
 
 VERDICT = (Field("verdict", TRUTH),)
 
 
-def parse_verdict(text: str, form: Form) -> Reading:
+def parse_verdict(text: str, form: Form) -> ReadReply:
     return parse_reply(text, form, VERDICT)
 
 
@@ -245,11 +245,11 @@ JSON = [
 ]
 
 
-def said(reading: Reading) -> Value | None:
+def said(reading: ReadReply) -> Value | None:
     return reading.values.get("verdict")
 
 
-def found(reading: Reading) -> Value | Fault:
+def found(reading: ReadReply) -> Value | Fault:
     if reading.fault is not None:
         assert not reading.values
         return reading.fault
@@ -327,7 +327,6 @@ FRAGMENTS = st.sampled_from(
 )
 @example('{"verdict": ' + "9" * 5000 + "}", "json_schema")
 @example('{"a":' * 5_000, "json_object")
-@settings(deadline=None)
 def test_no_reply_crashes_the_parser(text: str, form: Form) -> None:
     reading = parse_verdict(text, form)
     assert (said(reading) is None) == (reading.fault is not None)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
-from hypothesis import example, given, settings, strategies as st
+from hypothesis import example, given, strategies as st
 from judge_doubles import question as question_about
 
 from flowright.judging.attempts import FORMS
@@ -437,7 +437,6 @@ FRAGMENTS = st.sampled_from(
 @example("İ<score>3</score>", "text", [GRADED])
 @example("<score>" * 3000, "text", [GRADED])
 @example("Criterion 1:" + " " * 15_000 + "x", "text", [*MET])
-@settings(deadline=None)
 def test_no_reply_crashes_the_parser_and_no_value_is_invalid(
     text: str, form: Form, fields: list[Field]
 ) -> None:

@@ -24,8 +24,8 @@ from flowright.core.errors import FailureError, Reason
 from flowright.judging.attempts import (
     FORMS,
     MAX_GROWTH,
-    Attempt,
     Forms,
+    JudgeAttempt,
     first_attempt,
     looser,
     next_attempt,
@@ -510,7 +510,7 @@ async def test_one_hanging_request_leaves_time_for_another() -> None:
 def test_each_attempt_changes_something_and_only_ever_asks_for_less_structure(
     endings: list, start: Form, key: str
 ) -> None:
-    attempts: list[Attempt] = [first_attempt(SECTION, start)]
+    attempts: list[JudgeAttempt] = [first_attempt(SECTION, start)]
     for ending, previous in zip(endings, [None, *endings], strict=False):
         attempts.append(next_attempt(attempts[-1], ending, previous, SECTION))
     for before, after in pairwise(attempts):

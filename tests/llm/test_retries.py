@@ -7,7 +7,15 @@ from dataclasses import replace
 import pytest
 
 from flowright.llm.counters import Counters, RoleCounts, outages
-from flowright.llm.retries import LONGEST_PAUSE, Balance, Call, Lease, Retries, RetryPolicy, backoff
+from flowright.llm.retries import (
+    LONGEST_PAUSE,
+    Balance,
+    Lease,
+    RetriedCall,
+    Retries,
+    RetryPolicy,
+    backoff,
+)
 from flowright.llm.transport import RequestError
 
 QUICK = RetryPolicy(attempts=3, first_pause=0.001)
@@ -17,8 +25,8 @@ def retries(*urls: str, keys: tuple[str, ...] = ("k",), concurrency: int = 8) ->
     return Retries(Balance(urls or ("http://one",), keys), concurrency)
 
 
-def call(policy: RetryPolicy = QUICK) -> Call:
-    return Call(policy, b"body", RoleCounts())
+def call(policy: RetryPolicy = QUICK) -> RetriedCall:
+    return RetriedCall(policy, b"body", RoleCounts())
 
 
 def failing(*errors: RequestError) -> Callable[[Lease], Awaitable[str]]:
@@ -67,7 +75,7 @@ async def test_a_server_that_says_that_it_has_no_room_is_not_away() -> None:
             raise error
         return "served"
 
-    asked = Call(QUICK, b"body", counters.role("judge"))
+    asked = RetriedCall(QUICK, b"body", counters.role("judge"))
     assert await retries().run(asked, attempt) == "served"
     assert away == [0, 1, 0]
 
@@ -128,7 +136,7 @@ async def test_the_wait_for_a_slot_is_counted_but_not_spent() -> None:
         await asyncio.sleep(0.02)
         return 0.0
 
-    calls = [Call(QUICK, b"body", counts) for _ in range(4)]
+    calls = [RetriedCall(QUICK, b"body", counts) for _ in range(4)]
     await asyncio.gather(*(it.run(one, attempt) for one in calls))
     assert counts["wait_seconds"] >= 0.02 + 0.04 + 0.06 - 0.01
     assert (counts["calls"], counts["attempts"]) == (4, 4)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from flowright.judging.remote_limits import Window
+from flowright.judging.remote_limits import AdaptiveSlots
 from flowright.llm.counters import RoleCounts
-from flowright.llm.retries import Call, RetryPolicy
+from flowright.llm.retries import RetriedCall, RetryPolicy
 from flowright.llm.transport import RequestError
 
 
@@ -19,13 +19,13 @@ class Clock:
         return self.now
 
 
-def call(weight: int, order: int = 0) -> Call:
-    return Call(RetryPolicy(1, 0.1), b"", RoleCounts(), weight, order=order)
+def call(weight: int, order: int = 0) -> RetriedCall:
+    return RetriedCall(RetryPolicy(1, 0.1), b"", RoleCounts(), weight, order=order)
 
 
 async def test_it_halves_once_for_what_was_on_the_wire_together_and_grows_again() -> None:
     clock = Clock()
-    window = Window(8, 64, 512, clock=clock)
+    window = AdaptiveSlots(8, 64, 512, clock=clock)
     window.answered(16, 1.0)
     assert window.width == 80, "slow start"
     window.held = 64
@@ -41,7 +41,7 @@ async def test_it_halves_once_for_what_was_on_the_wire_together_and_grows_again(
 
 
 async def test_a_heavy_call_is_granted_what_there_is_and_the_earliest_goes_first() -> None:
-    window, let_in = Window(8, 4, 4), []
+    window, let_in = AdaptiveSlots(8, 4, 4), []
 
     async def go(weight: int, order: int) -> None:
         asked = call(weight, order)
@@ -63,7 +63,7 @@ async def test_a_heavy_call_is_granted_what_there_is_and_the_earliest_goes_first
 
 
 async def test_who_waits_can_be_told_that_it_is_in_vain() -> None:
-    window = Window(1, 1, 1)
+    window = AdaptiveSlots(1, 1, 1)
     async with window.hold(call(1)):
         waiting = asyncio.create_task(window.hold(call(1)).__aenter__())
         await asyncio.sleep(0)

@@ -10,7 +10,7 @@ from flowright.config.policy import LoraSection
 from flowright.core.errors import ConfigError
 from flowright.grpo.batch import score
 from flowright.grpo.selfcheck import check_sampler, check_sharing
-from flowright.policy.head import WORDS_AT_ONCE, Head
+from flowright.policy.head import VOCABULARY_AT_ONCE, Head
 
 HALF = torch.bfloat16
 
@@ -70,7 +70,7 @@ def test_in_bfloat16_a_confident_token_has_its_gradient(p: float) -> None:
 
 def test_logits_of_a_bfloat16_model_are_not_rounded_unless_so_configured() -> None:
     draw = torch.Generator().manual_seed(0)
-    weight = torch.randn(WORDS_AT_ONCE + 3, 64, generator=draw).to(HALF)
+    weight = torch.randn(VOCABULARY_AT_ONCE + 3, 64, generator=draw).to(HALF)
     hidden = torch.randn(5, 64, generator=draw).to(HALF)
     exact = hidden.float() @ weight.float().T
     torch.testing.assert_close(Head(weight).logits(hidden), exact)

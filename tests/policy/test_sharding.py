@@ -1,15 +1,13 @@
 """A policy whose weights are split among two processes: the updates of one that has them all."""
 
 import asyncio
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from clocks import without_clocks
-from processes import DOUBLES, SOURCE, free_port
+from processes import run_ranks
 from safetensors.torch import load_file
 from shard_worker import CASES, looked_at, read_texts, toy_training, updates
 from tiny_policy import same, tiny_policy
@@ -23,24 +21,6 @@ from flowright.policy.tuning import ADAPTER_FILE
 from flowright.runs.run_files import read_metrics, read_rollouts
 
 
-async def two_processes(out: Path, url: str) -> list[int | None]:
-    """Exit codes of both workers, who sample from ``url``."""
-    path = os.pathsep.join([str(DOUBLES), str(SOURCE)])
-    given = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    command = [sys.executable, "-W", "error", str(DOUBLES / "shard_worker.py"), str(out), url]
-    processes = [
-        await asyncio.create_subprocess_exec(
-            *command,
-            env=os.environ
-            | given
-            | {"RANK": str(rank), "LOCAL_RANK": str(rank), "PYTHONPATH": path},
-        )
-        for rank in (0, 1)
-    ]
-    async with asyncio.timeout(120):
-        return [await process.wait() for process in processes]
-
-
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
     """Where two processes worked, and what each found."""
@@ -48,7 +28,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[st
 
     async def work() -> None:
         async with VllmDouble() as server:
-            assert await two_processes(out, server.url) == [0, 0]
+            assert await run_ranks("shard_worker.py", str(out), server.url) == [0, 0]
 
     asyncio.run(work())
     return out, [torch.load(out / f"{rank}.pt") for rank in (0, 1)]
@@ -72,8 +52,9 @@ def test_split_weights_give_the_update_of_whole_ones(
         atol = 16 * torch.finfo(torch.float32).eps * largest
         torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=atol)
     for weight, tensor in one.weights.items():
-        # Adam divides by a gradient's size, so that one that is 0 but for rounding moves, too.
-        torch.testing.assert_close(first["weights"][weight], tensor, rtol=1e-6, atol=2e-6)
+        # Adam divides by a gradient's size, so that one that is 0 but for rounding moves, too: by
+        # up to 2.3e-6 with torch 2.13, at a rate of 1e-3.
+        torch.testing.assert_close(first["weights"][weight], tensor, rtol=1e-6, atol=4e-6)
     assert same(first["weights"], second["weights"]), "one policy, bit for bit"
     assert first["metrics"] == pytest.approx(one.metrics, rel=1e-4, abs=1e-6)
     assert first["metrics"] == second["metrics"]

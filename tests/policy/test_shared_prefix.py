@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
+from examples import up_to
+from hypothesis import given, strategies as st
 from tiny_policy import ARCHITECTURES, random_groups, tiny_policy
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
@@ -36,7 +37,7 @@ def tensors(seed: int, count: int, *shape: int, dtype: torch.dtype) -> list[Tens
     return [tensor.requires_grad_() for tensor in made]
 
 
-@settings(max_examples=40, deadline=None)
+@up_to(40)
 @given(
     st.lists(st.integers(0, 6), min_size=1, max_size=6).filter(any),
     st.lists(st.integers(1, 7), max_size=3),

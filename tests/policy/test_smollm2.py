@@ -98,7 +98,7 @@ def test_it_is_converted_once_to_what_transformers_loads(tmp_path: Path):
     assert smollm2(tmp_path) == str(folder)
     assert (folder / "model.safetensors").stat().st_mtime_ns == made
     origin = origin_of(folder)
-    assert origin is not None and "4-bit weights (Q4_1), not those published" in origin.words
+    assert origin is not None and "4-bit weights (Q4_1), not those published" in origin.summary
     tokenizer = AutoTokenizer.from_pretrained(folder)
     assert tokenizer.tokenize("a  35") == ["a", "ĠĠ", "3", "5"]  # each digit by itself
     model = AutoModelForCausalLM.from_pretrained(folder)

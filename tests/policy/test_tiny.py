@@ -58,19 +58,23 @@ def digest(folder: Path) -> str:
     return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
 
 
-def test_the_folder_is_what_transformers_loads(tmp_path: Path):
-    folder = tiny_checkpoint(section(tmp_path), EXAMPLES, 100, encode)
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cold-started checkpoint, alone in its cache."""
+    return tiny_checkpoint(section(tmp_path_factory.mktemp("cache")), EXAMPLES, 100, encode)
+
+
+def test_the_folder_is_what_transformers_loads(folder: Path):
     model = AutoModelForCausalLM.from_pretrained(folder)
     assert isinstance(model, Qwen2ForCausalLM)
     assert model.config.hidden_size == 32
     policy = load_policy(str(folder), PolicySection(device="cpu", lora=LoraSection(rank=2)), 0)
     assert list(policy.end_ids) == [policy.tokenizer.convert_tokens_to_ids("<|im_end|>")]
-    assert made_in(tmp_path) == [folder.name]
+    assert made_in(folder.parent) == [folder.name]
 
 
-def test_the_loaded_tokenizer_gives_the_tokens_of_the_cold_start(tmp_path: Path):
+def test_the_loaded_tokenizer_gives_the_tokens_of_the_cold_start(folder: Path):
     trained = train_tokenizer(EXAMPLES, 300)
-    folder = tiny_checkpoint(section(tmp_path), EXAMPLES, 100, encode)
     loaded = AutoTokenizer.from_pretrained(folder)
     odd = "x=[1,\n\n   22]\r\n\tcafé's  œuvre…\n```python\n    def f():\n        pass\n```"
     for text in [odd, *PROGRAMS, *(example.messages[0].content for example in EXAMPLES)]:
@@ -80,10 +84,8 @@ def test_the_loaded_tokenizer_gives_the_tokens_of_the_cold_start(tmp_path: Path)
     assert len(loaded.encode(PROGRAMS[0])) < len(PROGRAMS[0]) / 2  # its words were learnt
 
 
-def test_the_chat_template_ends_with_the_assistants_turn(tmp_path: Path):
-    loaded = AutoTokenizer.from_pretrained(
-        tiny_checkpoint(section(tmp_path), EXAMPLES, 100, encode)
-    )
+def test_the_chat_template_ends_with_the_assistants_turn(folder: Path):
+    loaded = AutoTokenizer.from_pretrained(folder)
     chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
     text = loaded.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
     assert text == (
@@ -113,10 +115,8 @@ def test_the_cold_start_learns_and_is_made_once(tmp_path: Path):
     assert len(losses) == 60
 
 
-def test_programs_behind_one_prompt_have_the_loss_that_they_have_alone(tmp_path: Path):
-    model = Qwen2ForCausalLM.from_pretrained(
-        tiny_checkpoint(section(tmp_path), EXAMPLES, 100, encode)
-    )
+def test_programs_behind_one_prompt_have_the_loss_that_they_have_alone(folder: Path):
+    model = Qwen2ForCausalLM.from_pretrained(folder)
     prompt, programs = [5, 9, 7, 11], [[20, 21, 2], [30, 31, 32, 33, 2]]
     with torch.no_grad():
         together = language_loss(model, [Encoded(prompt, programs), Encoded(prompt[:2], [])], 0.2)
@@ -132,25 +132,21 @@ def test_programs_behind_one_prompt_have_the_loss_that_they_have_alone(tmp_path:
     assert float(together) == pytest.approx(alone, rel=1e-5)
 
 
-def test_the_same_examples_and_seed_give_the_same_weights(tmp_path: Path):
-    torch.manual_seed(1)
-    one = tiny_checkpoint(section(tmp_path / "a"), EXAMPLES, 100, encode)
-    state = torch.get_rng_state()
+def test_the_same_examples_and_seed_give_the_same_weights(folder: Path, tmp_path: Path):
     torch.manual_seed(2)
-    two = tiny_checkpoint(section(tmp_path / "b"), EXAMPLES, 100, encode)
-    assert (one.name, digest(one)) == (two.name, digest(two))
-    torch.manual_seed(1)
-    assert torch.equal(torch.get_rng_state(), state)  # nobody else's draws were used
+    state = torch.get_rng_state()
+    again = tiny_checkpoint(section(tmp_path), EXAMPLES, 100, encode)
+    assert (again.name, digest(again)) == (folder.name, digest(folder))
+    assert torch.equal(torch.get_rng_state(), state)  # the caller's draws stay the same
 
 
-@pytest.mark.parametrize("change", [{"seed": 1}, {"steps": 4}, {"layers": 2}])
-def test_another_recipe_is_another_folder(tmp_path: Path, change: dict[str, int]):
-    one = tiny_checkpoint(section(tmp_path), EXAMPLES, 100, encode)
-    two = tiny_checkpoint(section(tmp_path, **change), EXAMPLES, 100, encode)
+def test_another_recipe_is_another_folder(folder: Path, tmp_path: Path):
+    changes: list[dict[str, int]] = [{"seed": 1}, {"steps": 4}, {"layers": 2}]
+    others = [tiny_checkpoint(section(tmp_path, **c), EXAMPLES, 100, encode) for c in changes]
     fewer = tiny_checkpoint(section(tmp_path), EXAMPLES[1:], 100, encode)
     shorter = tiny_checkpoint(section(tmp_path), EXAMPLES, 99, encode)
-    assert len({one.name, two.name, fewer.name, shorter.name}) == 4
-    assert digest(one) != digest(two)
+    assert len({path.name for path in (folder, fewer, shorter, *others)}) == 6
+    assert all(digest(folder) != digest(other) for other in others)
 
 
 def test_an_interrupted_cold_start_leaves_nothing_half_made(tmp_path: Path):

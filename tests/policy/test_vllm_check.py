@@ -13,7 +13,7 @@ from vllm_double import BASE, VllmDouble, configured, error
 
 from flowright.config.policy import LoraSection
 from flowright.policy.tuning import ADAPTER_FILE, CONFIG_FILE
-from flowright.policy.vllm.probe import empty_adapter
+from flowright.policy.vllm.probe import zero_adapter
 from flowright.policy.vllm.server import check_servers
 
 
@@ -62,7 +62,7 @@ async def tried(server: VllmDouble, tmp_path: Path, lora: LoraSection | None = N
         section = configured(server)
         lora = lora or section.lora
         section = section.model_copy(update={"lora": lora})
-        with empty_adapter(str(checkpoint()), lora, tmp_path / "a" / "b") as adapter:
+        with zero_adapter(str(checkpoint()), lora, tmp_path / "a" / "b") as adapter:
             assert adapter is not None
             found = await check_servers(section, BASE, adapter)
         assert server.adapters == {} and list(tmp_path.iterdir()) == []
@@ -79,7 +79,7 @@ async def test_an_empty_adapter_is_loaded_asked_and_gone(tmp_path: Path) -> None
 def test_an_empty_adapter_is_described_as_the_runs_own(tmp_path: Path) -> None:
     section = LoraSection(rank=4, alpha=8, rank_stabilised=True)
     tiny_policy(lora=section).save(tmp_path / "own")
-    with empty_adapter(str(checkpoint()), section, tmp_path) as folder:
+    with zero_adapter(str(checkpoint()), section, tmp_path) as folder:
         assert folder is not None
         empty, own = (
             json.loads((path / CONFIG_FILE).read_text()) for path in (folder, tmp_path / "own")
@@ -124,7 +124,7 @@ async def test_a_check_that_is_interrupted_while_it_loads_leaves_no_adapter(tmp_
                 loading.set()
 
         server.fail = heard
-        with empty_adapter(str(checkpoint()), section.lora, tmp_path) as adapter:
+        with zero_adapter(str(checkpoint()), section.lora, tmp_path) as adapter:
             checking = asyncio.create_task(check_servers(section, BASE, adapter))
             await loading.wait()
             checking.cancel()

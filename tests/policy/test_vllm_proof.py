@@ -46,7 +46,7 @@ def test_the_right_adapter_by_hand() -> None:
     proof = prove(WANTED.scores + ARITHMETIC)
     assert (proof.gap, proof.noise) == (pytest.approx(0.01), pytest.approx(0.01))
     assert proof.share == Share(pytest.approx(1.0), pytest.approx(0.0))
-    assert proof.decided and proof.told_apart == 2 and proof.lacking == 0
+    assert proof.decided and proof.excluded == 2 and proof.lacking == 0
 
 
 def test_the_error_is_the_jackknifes_by_hand() -> None:
@@ -235,7 +235,7 @@ def test_half_precision_passes_and_is_told_from_the_base(architecture: str) -> N
         wanted = learner_scores(learner, texts, f"version {version}")
         proof = prove_adapter(served(), served_base, wanted, base, earlier, 0.1, evidence)
         earlier.append(wanted)
-    assert proof.decided and proof.told_apart > 1
+    assert proof.decided and proof.excluded > 1
     assert proof.share is not None and proof.share.value == pytest.approx(1.0, abs=0.2)
     for stale, name in (
         (served_base, "the base model"),

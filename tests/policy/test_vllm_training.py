@@ -10,7 +10,7 @@ from tiny_policy import tiny_policy
 from toy_run import configured
 from vllm_double import VllmDouble, error
 
-from flowright.app.world import check_samplers, open_samplers
+from flowright.app.open_policies import check_samplers, open_samplers
 from flowright.core.errors import RunError, RunPaused, UserError
 from flowright.grpo.ranks import Ranks
 from flowright.policy.local import LocalSampler

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from real_vllm import ADAPTERS, FIGURES, POLICY, ROOT, RealVllm, interrupt_once, quickstart
 
-from flowright.app.world import open_policy
+from flowright.app.open_policies import open_policy
 from flowright.config.llm import LlmSection, ModelEntry
 from flowright.environments.base import make_environment
 from flowright.llm.client import ChatClient

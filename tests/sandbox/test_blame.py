@@ -101,6 +101,7 @@ WORK = "def add(a, b):\n    for _ in range({}): pass\n    return a + b\n"
 SHORT = Limits(cpu_seconds=5.0, wall_seconds=0.8)
 
 
+@pytest.mark.slow
 async def test_a_busy_machine_is_nobodys_fault() -> None:
     async with Sandbox(SHORT, workers=2) as sandbox:
         with busy():

@@ -3,7 +3,7 @@
 import pytest
 
 from flowright.config.judge import AlarmSection
-from flowright.study.cells import Cell
+from flowright.study.cells import StudyCell
 from flowright.study.collect import Collected
 from flowright.study.config import StudyConfig
 from flowright.study.detectors import SERIES, alarm_values, detectors
@@ -39,7 +39,7 @@ STUDY = StudyConfig.model_validate(
         "false_alarms": 0.25,
     }
 )
-CELLS = [Cell("honest", "honest", ""), Cell("biased", "biased", "", shortcut="elaborate")]
+CELLS = [StudyCell("honest", "honest", ""), StudyCell("biased", "biased", "", shortcut="elaborate")]
 
 
 def test_an_alarm_sees_the_change_of_a_trailing_mean():

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pytest
 import yaml
 
 from flowright.core.checkout import child_environment
@@ -27,6 +28,7 @@ SMALL = {
 }
 
 
+@pytest.mark.slow
 def test_a_study_of_real_runs(tmp_path: Path) -> None:
     given = {
         "name": "tiny",

@@ -8,7 +8,7 @@ import yaml
 from fake_study import command, started
 
 from flowright.core.errors import ConfigError
-from flowright.study.cells import Cell, Run, cells_of, runs_of
+from flowright.study.cells import StudyCell, StudyRun, cells_of, runs_of
 from flowright.study.config import GpuSection, load_study
 from flowright.study.plan import gpu_plans, server_hours
 from flowright.study.runner import gpu_groups, on_gpus, open_placement, with_processes
@@ -22,8 +22,8 @@ def section(**changes: object) -> GpuSection:
     return load_study(FILE).gpus.model_copy(update=changes)  # type: ignore[union-attr]
 
 
-def a_run(embedded: bool = False) -> Run:
-    return Run(Cell("a", "a", "a"), 0, Path("a/seed_0"), "", "", (), embedded)
+def a_run(embedded: bool = False) -> StudyRun:
+    return StudyRun(StudyCell("a", "a", "a"), 0, Path("a/seed_0"), "", "", (), embedded)
 
 
 def test_each_run_has_gpus_of_its_own_and_gives_them_back(tmp_path: Path) -> None:

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from flowright.study.cells import Cell, Run
+from flowright.study.cells import StudyCell, StudyRun
 from flowright.study.runner import RunProcess, on_ray
 
 needs_ray = pytest.mark.skipif(
     find_spec("ray") is None, reason="Ray is not installed: pip install -r requirements-ray.txt"
 )
-RUN = Run(Cell("a", "a", "a"), 0, Path("a/seed_0"), "", "", ())
+RUN = StudyRun(StudyCell("a", "a", "a"), 0, Path("a/seed_0"), "", "", ())
 WAITS = """
 import os, time
 try:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from flowright.study.cells import Cell
+from flowright.study.cells import StudyCell
 from flowright.study.collect import Collected, Onset
 from flowright.study.detectors import SERIES, Detector, remedies
 
@@ -31,10 +31,10 @@ def alarm(name: str, threshold: float) -> Detector:
 
 def test_remedies_are_paired_with_what_they_mend_and_stops_end_at_the_alarm() -> None:
     cells = [
-        Cell("honest", "honest", ""),
-        Cell("biased", "biased", "", shortcut="elaborate"),
-        Cell("panel", "panel", "", shortcut="elaborate", remedy_for="biased"),
-        Cell("unfinished", "unfinished", "", shortcut="elaborate", remedy_for="biased"),
+        StudyCell("honest", "honest", ""),
+        StudyCell("biased", "biased", "", shortcut="elaborate"),
+        StudyCell("panel", "panel", "", shortcut="elaborate", remedy_for="biased"),
+        StudyCell("unfinished", "unfinished", "", shortcut="elaborate", remedy_for="biased"),
     ]
     found = Collected()
     for seed in (0, 1):
@@ -64,6 +64,6 @@ def test_remedies_are_paired_with_what_they_mend_and_stops_end_at_the_alarm() ->
 def test_without_an_alarm_nothing_is_stopped() -> None:
     found = Collected()
     add(found, "biased", 0, [0.5] * STEPS)
-    cells = [Cell("biased", "biased", ""), Cell("cure", "cure", "", remedy_for="biased")]
+    cells = [StudyCell("biased", "biased", ""), StudyCell("cure", "cure", "", remedy_for="biased")]
     (only,) = remedies(cells, found, [])
     assert only.is_target and only.last_share.value is None and only.onsets is None

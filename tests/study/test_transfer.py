@@ -22,10 +22,10 @@ from flowright.environments.rollout import Completion
 from flowright.evaluation.evaluator import keep_answers
 from flowright.policy.sampling import Sample
 from flowright.runs.run_files import read_answers
-from flowright.study.cells import Run, cells_of, runs_of
+from flowright.study.cells import StudyRun, cells_of, runs_of
 from flowright.study.command import StudyRequest, run_study
 from flowright.study.config import load_study
-from flowright.study.journal import settle_claims
+from flowright.study.study_records import settle_claims
 from flowright.study.transfer import read_verdicts
 
 BASE = Path(__file__).parents[2] / "config/study/world.yaml"
@@ -47,7 +47,7 @@ def written(folder: Path, **changes: Any) -> Path:
     return path
 
 
-async def finish(run: Run, nonsense: int = 0) -> None:
+async def finish(run: StudyRun, nonsense: int = 0) -> None:
     """A finished run whose policy says one thing whatever is asked; of each problem's attempts the
     last is ``nonsense``."""
     environment = make_environment(load_config(BASE, run.overrides))
@@ -63,7 +63,7 @@ async def finish(run: Run, nonsense: int = 0) -> None:
     (run.folder / "metrics.jsonl").write_text('{"step": 1, "reward/mean": 0.5}\n')
 
 
-def studied(folder: Path, nonsense: int = 0, **changes: Any) -> tuple[Path, Path, list[Run]]:
+def studied(folder: Path, nonsense: int = 0, **changes: Any) -> tuple[Path, Path, list[StudyRun]]:
     path, out = written(folder, **changes), folder / "out"
     study = load_study(path)
     runs = runs_of(study, cells_of(study), out)

@@ -16,6 +16,7 @@ BROWSER_PYTHON = os.environ.get("FLOWRIGHT_BROWSER_PYTHON", "")
 CHROMIUM = os.environ.get("FLOWRIGHT_CHROMIUM", "/usr/bin/chromium")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not BROWSER_PYTHON, reason="FLOWRIGHT_BROWSER_PYTHON names none")
 @pytest.mark.parametrize("text", ["", HOSTILE])
 def test_no_text_does_anything_in_a_browser(text: str, tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ import ast
 import textwrap
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from examples import up_to
+from hypothesis import given, strategies as st
 
 from flowright.workflows.assignment import maybe_unbound
 
@@ -124,7 +125,7 @@ def blocks(depth: int, in_loop: bool) -> st.SearchStrategy[str]:
     return st.lists(statement, min_size=1, max_size=4).map("\n".join)
 
 
-@settings(max_examples=150, deadline=None)
+@up_to(150)
 @given(blocks(2, in_loop=False), st.randoms(use_true_random=False))
 def test_whatever_python_finds_unbound_was_listed(body: str, random) -> None:
     source = f"def f(coin, few, use, fail):\n{indented(body)}"

@@ -241,6 +241,7 @@ async def test_a_program_that_takes_the_checker_too_long_is_refused_and_ends_not
         await made.validate(VOTE)
 
 
+@pytest.mark.slow
 async def test_on_a_busy_machine_the_checker_has_its_time() -> None:
     branches = "\n".join(f"if problem: x = {n}" for n in range(600))
     async with executor() as made:
@@ -465,6 +466,7 @@ async def test_own_time() -> None:
     assert execution.own_seconds >= 0.9 * 0.3
 
 
+@pytest.mark.slow
 async def test_a_busy_machine_does_not_use_up_own_time() -> None:
     spin = program("s = 0\nfor i in range(900_000):\n    s += i\nawait answer(problem)\nreturn s")
     model = ScriptedModel()

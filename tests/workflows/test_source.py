@@ -3,7 +3,8 @@
 import textwrap
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from examples import up_to
+from hypothesis import given, strategies as st
 
 from flowright.core.errors import FailureError, Reason
 from flowright.workflows.grammar import fixed_workflows
@@ -368,7 +369,7 @@ FRAGMENTS = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@up_to(300)
 @given(st.one_of(st.text(), st.lists(FRAGMENTS, max_size=25).map("".join)), st.booleans())
 def test_any_text_becomes_a_workflow_or_a_failure(text: str, cut: bool) -> None:
     try:
@@ -381,7 +382,6 @@ def test_any_text_becomes_a_workflow_or_a_failure(text: str, cut: bool) -> None:
         workflow.program.encode()
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.text(alphabet="ab \n", max_size=20), max_size=3))
 def test_reading_a_program_again_changes_nothing(chatter: list[str]) -> None:
     source, _ = extract("\n".join([*chatter, f"```python\n{PLAIN}\n```", *chatter]))

@@ -1,1 +1,1 @@
-"""What starts a run: session, world, the dry run, the terminal, processes on a cluster."""
+"""Start runs and servers: training, evaluation, the dry run, plans, serving a policy, vLLM."""

@@ -1,4 +1,4 @@
-"""``scripts/export_model.py``: what was trained becomes a Hugging Face folder, or an adapter."""
+"""Export a trained model as a Hugging Face folder, merged or as an adapter."""
 
 import json
 from collections.abc import Mapping
@@ -26,8 +26,8 @@ _OURS = ("config.json", "adapter_config.json")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The command line. ``form``: "merge", "adapter" or None for what suits the source.
-    ``most_bytes``: of one file of weights."""
+    """An export on the command line. ``form``: "merge", "adapter", or None for the source's
+    default. ``most_bytes``: of one file of weights."""
 
     source: Path
     out: Path
@@ -41,8 +41,8 @@ class Request:
 
 
 def export_model(request: Request, console: Console) -> int:
-    """Write ``request.out``, whole or not at all, and say what is in it. Raises UserError for what
-    the user can mend."""
+    """Write ``request.out``, whole or not at all, and print its contents. Raises UserError for
+    mistakes of the user."""
     token = hub_token() if request.hub is not None else None
     source = find_source(request.source)
     _check_place(request, source)
@@ -91,15 +91,16 @@ def export_model(request: Request, console: Console) -> int:
 
 
 def _trained_on(source: Source, export: Export) -> TrainedOn | None:
-    """What source and base say of it; of a checkpoint that stands beside the weights' folder."""
+    """Facts of source and base for the model card; of the checkpoint, if it stands beside the
+    weights."""
     above = source.folder.parent
     beside = [above] if (above / "manifest.json").is_file() else []
     return TrainedOn.gathered([*beside, *export.about])
 
 
 def _planned(request: Request, source: Source) -> tuple[Export, str]:
-    """What is written, and in which form: ``merged``, ``adapter``, ``whole``, or ``base with
-    lora_adapter/``, as verl's own merger leaves it."""
+    """Select the model and the form to write: ``merged``, ``adapter``, ``whole``, or ``base with
+    lora_adapter/`` as verl's own merger leaves it."""
     merge = request.form == "merge" or (request.form is None and source.kind is Kind.ADAPTER)
     export = export_of(source, request.base, request.lora_alpha, merge)
     if request.form == "adapter" and export.adapter is None:
@@ -110,7 +111,7 @@ def _planned(request: Request, source: Source) -> tuple[Export, str]:
 
 
 def _check_place(request: Request, source: Source) -> None:
-    """Raises UserError where the folder is not to be written, before anything is loaded."""
+    """Raise UserError if the folder must not be written, before anything is loaded."""
     out, there = request.out, request.out.resolve()
     for taken in (request.source.resolve(), source.folder.resolve()):
         if there == taken or there in taken.parents:
@@ -124,8 +125,8 @@ def _check_place(request: Request, source: Source) -> None:
 
 
 def _licence(config: Mapping[str, Any]) -> str | None:
-    said = config.get("license") or config.get("licence")
-    return json.dumps(said) if said is not None and not isinstance(said, str) else said
+    licence = config.get("license") or config.get("licence")
+    return json.dumps(licence) if licence is not None and not isinstance(licence, str) else licence
 
 
 def _versions() -> Mapping[str, str]:

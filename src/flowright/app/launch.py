@@ -1,4 +1,4 @@
-"""Starting a run: training and its report, or a dry run. ``train.py`` parses and calls this."""
+"""Entry points of the commands: prepare the process, then train, evaluate, export, serve."""
 
 import importlib
 import logging
@@ -19,13 +19,13 @@ from flowright.core.errors import RunPaused, UserError
 from flowright.core.files import disk_errors
 
 if TYPE_CHECKING:
-    from flowright.app.first_look import Start
+    from flowright.app.preflight_checks import Start
     from flowright.grpo.ranks import Ranks
 
 
 def train(config: Config, resume: bool = False) -> int:
-    """Train and write the report, in this process or as one rank of those that torchrun started;
-    returns the exit status."""
+    """Train and write the report, in this process or as one rank of torchrun; return the exit
+    status."""
     console = Console(quiet=not _is_first())
     console.print(
         f"problems  {config.problems_from}",
@@ -33,10 +33,10 @@ def train(config: Config, resume: bool = False) -> int:
         markup=False,
         soft_wrap=True,
     )
-    from flowright.app.first_look import first_look
+    from flowright.app.preflight_checks import check_start
 
     with on_signal(lambda: "nothing was started"):
-        start = first_look(config, resume, _is_first())
+        start = check_start(config, resume, _is_first())
         _load_libraries(console)
     from flowright.grpo.ranks import open_ranks
 
@@ -50,12 +50,12 @@ def train(config: Config, resume: bool = False) -> int:
 
 
 def _is_first() -> bool:
-    """Of the processes that torchrun started, before they have met."""
+    """True in the first of torchrun's processes, before they have met."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def train_on_ray(config: Config, resume: bool) -> int:
-    """As :func:`train`, by the workers of a Ray cluster."""
+    """Train with the workers of a Ray cluster."""
     from flowright.app.ray import run_on_ray
 
     # The object, not its JSON, which leaves keys out.
@@ -65,7 +65,7 @@ def train_on_ray(config: Config, resume: bool) -> int:
 
 
 def _ray_worker(fields: dict[str, Any]) -> None:
-    """One rank. Ray may call it again after a failure: then the run goes on from where it was."""
+    """Train as one rank. Ray may call it again after a failure: then the run resumes."""
     os.chdir(fields["folder"])
     config: Config = fields["config"]
     began = (config.run.output_dir / config.run.name / "config.json").exists()
@@ -117,13 +117,13 @@ def evaluate(
     checkpoints = [checkpoint_of(path) for path in checkpoints]
     for path in checkpoints:
         if best := chosen_as_best(path):
-            said = f"{path}, the best of its run: {best}"
+            line = f"{path}, the best of its run: {best}"
             if data is None:
-                said += (
+                line += (
                     "; chosen by validation problems such as these, so that its row is too good: "
                     "give others with --data"
                 )
-            console.print(f"checkpoint {said}", highlight=False, markup=False, soft_wrap=True)
+            console.print(f"checkpoint {line}", highlight=False, markup=False, soft_wrap=True)
 
     with open_evaluation(config, checkpoints, data, out, overwrite) as evaluation:
         if evaluation.ledger.complete:
@@ -137,8 +137,8 @@ def evaluate(
             return 0
         with on_signal(evaluation.ledger.summary):
             _load_libraries(console)
+            from flowright.app.comparison_tables import source_table
             from flowright.app.session import run_evaluation
-            from flowright.app.terminal import source_table
             from flowright.viewer.monitoring.before_after import accuracy_against_tokens
 
             comparison = uvloop.run(run_evaluation(evaluation, console))
@@ -160,7 +160,7 @@ def evaluate(
 
 
 def warm_start(config: Config, overwrite: bool = False) -> int:
-    """Train the policy on what its environment shows, where it needs that; leaves the folder
+    """Train the policy on its environment's demonstrations, if needed; write the folder
     ``policy.warm_start.folder``."""
     console = Console()
     with on_signal(lambda: "nothing was kept, start again"):
@@ -171,8 +171,7 @@ def warm_start(config: Config, overwrite: bool = False) -> int:
 
 
 def export_model(**request: Any) -> int:
-    """Write what was trained as a Hugging Face folder; see
-    :class:`flowright.app.exporting.Request` for what is asked."""
+    """Export a trained model; the request is a :class:`flowright.app.exporting.Request`."""
     console = Console()
     with on_signal(lambda: "nothing was written"):
         _load_libraries(console)
@@ -182,26 +181,26 @@ def export_model(**request: Any) -> int:
 
 
 def run_workflow(**request: Any) -> int:
-    """Answer a question with a trained policy; see
-    :class:`flowright.app.serving.question.Request` for what is asked."""
-    from flowright.app.serving.opening import look
+    """Answer a question with a trained policy; the request is a
+    :class:`flowright.app.ask_policy.QuestionRequest`."""
+    from flowright.app.ask_policy import open_run
 
     console = Console(stderr=True)
-    opening = look(request["source"], request.pop("config"), request.pop("overrides"))
+    opening = open_run(request["source"], request.pop("config"), request.pop("overrides"))
     _load_libraries(console)
-    from flowright.app.serving import question
+    from flowright.app import ask_policy as question
 
-    return question.run_workflow(opening, question.Request(**request), console)
+    return question.run_workflow(opening, question.QuestionRequest(**request), console)
 
 
 def serve_policy(source: Path, config: Path | None, overrides: Sequence[str], **given: Any) -> int:
     """Serve a trained policy over HTTP until SIGTERM or SIGINT; ``given`` are keys of
-    :class:`flowright.app.serving.settings.PolicyServer`, host and port."""
-    from flowright.app.serving.opening import look
+    :class:`flowright.app.policy_service.PolicyServer`, host and port."""
+    from flowright.app.ask_policy import open_run
 
-    opening = look(source, config, overrides)
+    opening = open_run(source, config, overrides)
     _load_libraries(Console(stderr=True))
-    from flowright.app.serving import serve
+    from flowright.app import policy_service as serve
 
     return serve.serve_policy(opening, **given)
 
@@ -224,7 +223,7 @@ def calibrate_judge(folder: Path, pairs: Sequence[Path], device: str) -> int:
 
 
 def dry_run(config: Config, resume: bool = False) -> int:
-    """Print the plan and every problem at once; 0 when the run could start, else 2."""
+    """Print the plan and every problem; return 0 if the run could start, else 2."""
     console = Console()
     _load_libraries(console)
     from flowright.app import preflight
@@ -233,7 +232,7 @@ def dry_run(config: Config, resume: bool = False) -> int:
 
 
 def _load_libraries(console: Console) -> None:
-    """The slow imports, so that somebody who waits sees what for; seconds from a cold disk."""
+    """Load the slow libraries, with a line on the terminal; seconds from a cold disk."""
     _prepare_process()
     libraries = ("torch", "transformers", "peft")
     if not console.is_terminal:

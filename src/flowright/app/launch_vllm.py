@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from flowright.core.errors import UserError
 
@@ -622,10 +623,9 @@ def hint(log: str, role: str, port: int) -> str | None:
     return None
 
 
-def own_length(config: Mapping[str, object]) -> int:
+def own_length(config: Mapping[str, Any]) -> int:
     """The most tokens that a model's config.json allows, as vLLM reads it; 0 if unknown."""
-    text = config.get("text_config") or config
-    assert isinstance(text, Mapping)
+    text: Mapping[str, Any] = config.get("text_config") or config
     names = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
     known = [text[k] for k in (*names, "max_sequence_length") if isinstance(text.get(k), int)]
     rope = text.get("rope_scaling") or text.get("rope_parameters") or {}
@@ -659,7 +659,7 @@ def folder_problems(folder: Path) -> list[str]:
 
 
 def identity(pid: int) -> str | None:
-    """What tells this process from a later one with the same number: boot and start time."""
+    """Boot id and start time of a process: a later one with the same number differs."""
     if (fields := _stat(pid)) is None or fields[0] == "Z":
         return None
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from flowright.app.first_look import (
+from flowright.app.preflight_checks import (
     check_checkpoint,
     check_count,
     check_model,
@@ -146,6 +146,6 @@ def _read(environment: Environment, data: Path | None) -> Sequence[Task]:
 
 
 def _served(config: Config) -> dict[str, Any]:
-    """Return the models behind the names of large models; their servers' addresses do not matter."""
+    """Return the served models by the names of large models, without their servers' addresses."""
     entries = load_entries(config.llm.file, config.models)
     return {name: entry.model_name for name, entry in entries.items()}

@@ -1,6 +1,8 @@
 """The basis of a plan of time and money: an attempt's requests to large models, and the speed of
-the parts. It comes from an earlier run, a probe of the servers or the environment's
-demonstrations, and from the section ``plan``. Unmeasured amounts are absent, or bounds and named so.
+the parts.
+
+It comes from an earlier run, a probe of the servers or the environment's demonstrations, and from
+the section ``plan``. Unmeasured amounts are absent, or bounds and named so.
 """
 
 import ast
@@ -394,7 +396,7 @@ async def find_basis(
 
 
 def assumed_basis(config: Config, figures: Mapping[str, float], source: str) -> Basis:
-    """Return a basis from figures of an attempt and the section ``plan``, without data or servers."""
+    """Return a basis from figures of an attempt and the section ``plan``; no data, no servers."""
     return _with_plan_keys(_bounded(Basis(source, figures), config), config)
 
 

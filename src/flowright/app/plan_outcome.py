@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flowright.app.first_look import Start
 from flowright.app.plan_basis import ROLES, USAGE
+from flowright.app.preflight_checks import Start
 from flowright.app.time_plan import plan_run, start_line, usd_of
 from flowright.config.root import Config
 from flowright.core.files import disk_errors, write_json

@@ -18,8 +18,9 @@ from huggingface_hub.errors import (
 from rich.console import Console
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from flowright.app.device import look_at_device, planned_device
-from flowright.app.first_look import (
+from flowright.app.device import GIB, MemoryDemand, look_at_device, memory_table, planned_device
+from flowright.app.open_policies import check_samplers, fitted_tasks, model_at_hand
+from flowright.app.preflight_checks import (
     check_choices,
     check_model,
     check_quantised,
@@ -28,10 +29,8 @@ from flowright.app.first_look import (
     load_tasks,
     with_steps,
 )
-from flowright.app.memory_plan import GIB, Demand, table
 from flowright.app.terminal import say
 from flowright.app.time_plan import fixed_data_lines, plan_lines, plan_run
-from flowright.app.world import check_samplers, fitted_tasks, model_at_hand
 from flowright.config.llm import SIMULATED
 from flowright.config.policy import SMOLLM2, TINY
 from flowright.config.root import Config
@@ -51,15 +50,15 @@ LOOKED_AT = 32  # problems whose scaffolds are made
 
 @dataclass(slots=True)
 class Findings:
-    """What the dry run found: the plan as pairs, and one line per problem."""
+    """Findings of a dry run: the plan as pairs, and one line per problem."""
 
     plan: list[tuple[str, str]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
-    def check(self, what: str, look: Callable[[], str]) -> bool:
-        """Add one entry of the plan, or the problems met while looking: whether there was none."""
+    def check(self, what: str, inspect_run: Callable[[], str]) -> bool:
+        """Add an entry of the plan, or the problems of its check; return True if there was none."""
         try:
-            self.plan.append((what, look()))
+            self.plan.append((what, inspect_run()))
         except UserError as error:
             self.plan.append((what, "see below"))
             self.problems += error.problems
@@ -68,12 +67,12 @@ class Findings:
 
 
 def dry_run(config: Config, console: Console, resume: bool = False) -> int:
-    """Print plan and problems; 0 when the run could start, else 2."""
-    found = look(config, resume)
+    """Print plan and problems; return 0 if the run could start, else 2."""
+    found = inspect_run(config, resume)
     for what, text in found.plan:
         if text:
             say(console, f"{what:<9} {text}")
-    if SIMULATED in config.models and not _given(config):
+    if SIMULATED in config.models and not _has_fixed_data(config):
         console.print("SIMULATED: the embedded server answers or judges", highlight=False)
     if not found.problems:
         console.print("ready: everything that the run needs is there", highlight=False)
@@ -84,8 +83,8 @@ def dry_run(config: Config, console: Console, resume: bool = False) -> int:
     return 2
 
 
-def look(config: Config, resume: bool = False) -> Findings:
-    """Everything that a run needs and whether it is there; nothing is written."""
+def inspect_run(config: Config, resume: bool = False) -> Findings:
+    """Check everything that a run needs; nothing is written."""
     found = Findings()
     check_choices(config.grpo)
     config = resolved(config, planned_device(config))
@@ -101,8 +100,8 @@ def look(config: Config, resume: bool = False) -> Findings:
         found.check("sharded", lambda: _sharded(config))
     found.check("device", lambda: f"\n{' ' * 10}".join(look_at_device(config, demand)))
     found.check("sampler", lambda: uvloop.run(check_samplers(config, with_adapter=True)))
-    for what, look in environment.checks():
-        found.check(what, lambda look=look: uvloop.run(_line(look)))
+    for what, inspect_run in environment.checks():
+        found.check(what, lambda inspect_run=inspect_run: uvloop.run(_line(inspect_run)))
     found.plan.append(("settings", _settings(config)))
     found.check("text", lambda: check_text(config))
     found.check("disk", lambda: _disk(config))
@@ -120,8 +119,8 @@ def look(config: Config, resume: bool = False) -> Findings:
     return found
 
 
-async def _line(look: Callable[[], Awaitable[str]]) -> str:
-    return await look()
+async def _line(inspect_run: Callable[[], Awaitable[str]]) -> str:
+    return await inspect_run()
 
 
 def _data(environment: Environment, loaded: list[TaskSets]) -> str:
@@ -135,17 +134,17 @@ def _data(environment: Environment, loaded: list[TaskSets]) -> str:
 
 
 def _rows(config: Config, environment: Environment, tasks: list[TaskSets]) -> str:
-    """What of the data the policy can be asked, which then is the data."""
+    """Fit the tasks to the policy; the fitted ones then are the data."""
     if (tokenizer := _tokenizer(config)) is not None:
         tasks[0] = fitted_tasks(config, environment, tasks[0], tokenizer)
     return f"\n{' ' * 10}".join(environment.task_notes())
 
 
 def _scaffolds(config: Config, environment: Environment, tasks: TaskSets) -> str:
-    """What attempts at the first problems are shown at the first step; empty where it is nothing,
-    and where no tokenizer is at hand."""
+    """Hints shown to the first problems' attempts at the first step; empty without hints or a
+    tokenizer."""
     tokenizer, longest = _tokenizer(config), config.policy.max_prompt_tokens
-    if tokenizer is None or _given(config):
+    if tokenizer is None or _has_fixed_data(config):
         return ""
     encode = prompt_encoder(environment, tokenizer, longest)
     fits = partial(fitting, tokenizer=tokenizer, max_tokens=longest)
@@ -168,18 +167,18 @@ def _training(config: Config) -> str:
     grpo = config.grpo
     settings = f"{grpo.loss}, lr {grpo.learning_rate:g}, KL {grpo.kl_coefficient:g}"
     steps = f"{grpo.steps} steps of {grpo.prompts_per_step}"
-    if _given(config):
+    if _has_fixed_data(config):
         return f"{steps} rows, {settings}"
     samples = grpo.prompts_per_step * grpo.group_size
     return f"{steps} problems x {grpo.group_size} attempts = {samples} samples, {settings}"
 
 
-def _given(config: Config) -> bool:
+def _has_fixed_data(config: Config) -> bool:
     return choices_of(config.grpo).objective.fixed_data
 
 
 def _tokenizer(config: Config) -> Tokenizer | None:
-    """None where it is not at hand: who looks at the policy has said it."""
+    """Load the tokenizer; None if it is missing, which the check of the policy reports."""
     with suppress(OSError, ValueError, UserError):
         name = model_at_hand(config)
         # Of a folder without its files transformers makes an empty one, which has no template.
@@ -210,8 +209,8 @@ def _policy(config: Config) -> str:
     return f"{name} (will be downloaded)"
 
 
-def demand_of(config: Config) -> Demand | None:
-    """None for the embedded policy, and for a model whose shape is not at hand."""
+def demand_of(config: Config) -> MemoryDemand | None:
+    """Memory demand; None for the embedded policy and for a model of unknown shape."""
     name = model_at_hand(config)
     if config.strategy_model == TINY or name is None:
         return None
@@ -222,17 +221,15 @@ def demand_of(config: Config) -> Demand | None:
     except (OSError, ValueError):
         return None  # reported when it is loaded
     shape, gpus = shape_of(model, config.policy), _gpus(config) if config.policy.sharded else 1
-    return Demand(shape, config.policy, config.grpo, gpus, planned_device(config))
+    return MemoryDemand(shape, config.policy, config.grpo, gpus, planned_device(config))
 
 
-def _memory(demand: Demand | None, has_model: bool) -> str:
-    """Empty where nothing is known of a model that is there, such as the embedded one."""
+def _memory(demand: MemoryDemand | None, has_model: bool) -> str:
+    """Describe the memory; empty for a present model of unknown shape, such as the embedded one."""
     if demand is None:
-        unknown = (
-            "unknown: the model's shape is not at hand; a folder with its config.json tells it"
-        )
+        unknown = "unknown: the model's shape is not known; a folder with its config.json has it"
         return "" if has_model else unknown
-    plan_lines = table(demand.plan)
+    plan_lines = memory_table(demand.plan)
     if demand.device == "cpu":
         plan_lines.append("planned for the CPU; policy.device=cuda plans it for a GPU, here or not")
     return f"\n{' ' * 10}".join(plan_lines)
@@ -251,12 +248,12 @@ def _sharded(config: Config) -> str:
 
 
 def _gpus(config: Config) -> int:
-    """Those of this machine that the run may have: one process each."""
+    """Number of this machine's GPUs for the run: one process each."""
     return len(config.physical_gpus or ()) or torch.cuda.device_count() or 1
 
 
 def _settings(config: Config) -> str:
-    """What depends on the device or on other keys, where the configuration does not say it."""
+    """Settings that depend on the device or on other keys."""
     policy, grpo = config.policy, config.grpo
     return (
         f"{policy.dtype}, gradient checkpointing {'on' if policy.gradient_checkpointing else 'off'}"
@@ -266,9 +263,9 @@ def _settings(config: Config) -> str:
 
 
 def _plan(config: Config, environment: Environment, tasks: TaskSets, has_problems: bool) -> str:
-    """Servers are probed where all is well: what ails them has been said."""
+    """Plan the run. Servers are probed only if they passed their checks."""
     tokenizer = _tokenizer(config)
-    if _given(config):
+    if _has_fixed_data(config):
         if tokenizer is None:
             return "tokens unknown: the policy's tokenizer is not at hand"
         return f"\n{' ' * 10}".join(fixed_data_lines(config, environment, tasks, tokenizer))

@@ -20,13 +20,14 @@ from flowright.core.checkout import child_environment
 from flowright.core.errors import ConfigError, PeerLost, RunError, UserError
 
 OBJECT_STORE_BYTES = 100 << 20
-"""Ray's smallest but a little: nothing of a run goes through it."""
+"""Object store of Ray, close to its minimum: no data of a run goes through it."""
 
 
 @contextmanager
 def joined(address: str | None) -> Iterator[Any]:
-    """Ray's module, in a cluster: that of ``address``, else of the variable RAY_ADDRESS, else a new
-    one of this machine, which ends with this. Raises ConfigError where there is none to be had."""
+    """Join a cluster and yield Ray's module: the cluster of ``address``, else of the variable
+    RAY_ADDRESS, else a new one of this machine, which ends with this. Raises ConfigError if there
+    is none."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     try:
         import ray  # pyright: ignore[reportMissingImports]
@@ -98,7 +99,7 @@ def run_on_ray(
 
 @contextmanager
 def _echo(path: Path) -> Iterator[None]:
-    """Print what is appended to a file."""
+    """Print the lines that are appended to a file."""
     path.touch()
     done = threading.Event()
 
@@ -132,7 +133,7 @@ def cluster_of(address: str | None, ray_address: str) -> str | None:
 
 
 def _where(address: str | None) -> dict[str, Any]:
-    """The cluster; its workers import this package from where this process has it."""
+    """Arguments of ray.init; workers import this package from where this process has it."""
     found = {"runtime_env": {"env_vars": {"PYTHONPATH": child_environment()["PYTHONPATH"]}}}
     if address is not None:
         return {"address": address, **found}
@@ -147,10 +148,10 @@ def _resources(config: Config) -> dict[str, float]:
 
 
 def in_words(failures: Mapping[int, Exception], error: Exception) -> UserError:
-    """What to tell the user of a run that failed, given each rank's failure and Ray's own error.
+    """Summarise a failed run from each rank's failure and Ray's own error.
 
-    In the words of the rank that failed first: the others say that one has gone, and one that was
-    killed says nothing, so that Ray's word is taken for it.
+    The rank that failed first explains it: the others report a lost peer, and a killed rank reports
+    nothing, so that Ray's error stands for it.
     """
     ranks = sorted(failures.items())
     for _, failure in ranks:

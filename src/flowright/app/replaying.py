@@ -1,6 +1,7 @@
-"""``scripts/replay.py``: an attempt of a run once more, as it was recorded or with another program,
-beside what was recorded. By the run's own environment, with its large models and its judge, and by
-the key that the attempt had, so that every seed that hangs on it is the same. Nothing is trained.
+"""Replay an attempt of a run, as recorded or with another program, and compare it with the record.
+
+The run's own environment replays it with its large models and judge, under the attempt's key, so
+that every seed is the same. Nothing is trained.
 """
 
 import difflib
@@ -17,8 +18,8 @@ from typing import Any, Literal
 
 import uvloop
 
-from flowright.app.first_look import load_tasks
-from flowright.app.serving.words import fault_of
+from flowright.app.ask_policy import blame_line
+from flowright.app.preflight_checks import load_tasks
 from flowright.config.root import Config
 from flowright.core.command_line import on_signal
 from flowright.core.errors import Failure, Reason, UserError
@@ -38,10 +39,9 @@ _CHARS = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """The command line. ``place`` is ``step/group/index``, of an attempt at a held-out problem with
-    the folder in front that it is in; ``program``: another one than recorded, ``edit``: the
-    recorded one, changed in an editor."""
+class ReplayRequest:
+    """A replay on the command line. ``place`` is ``step/group/index``, for a held-out problem with
+    its folder in front; ``program``: another one than recorded, ``edit``: edit the recorded one."""
 
     run: Path
     place: str
@@ -52,8 +52,8 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
-    """An attempt and what is needed to play it again."""
+class ReplayedAttempt:
+    """An attempt with everything that a replay needs."""
 
     config: Config
     environment: Environment
@@ -62,8 +62,8 @@ class Opening:
     record: Record
 
 
-def look(request: Request) -> Opening:
-    """What the request means. Raises UserError with a line for what is in the way."""
+def find_replay(request: ReplayRequest) -> ReplayedAttempt:
+    """Find the attempt of a request. Raises UserError with a line for what prevents it."""
     record = find_attempt(request.run, request.place)
     config = load_config(request.run / "config.json", request.overrides)
     environment = make_environment(config)
@@ -78,11 +78,11 @@ def look(request: Request) -> Opening:
             f"{request.run}: the problem {one_line(name, 80)} is not among those that its "
             "configuration reads now; put the data back, or name it (train_dataset=...)"
         )
-    return Opening(config, environment, tasks, task, record)
+    return ReplayedAttempt(config, environment, tasks, task, record)
 
 
 def find_attempt(run: Path, place: str) -> Record:
-    """The record of an attempt. Raises UserError where there is none."""
+    """Return the record of an attempt. Raises UserError if there is none."""
     found = _PLACE.fullmatch(place)
     if found is None:
         raise UserError(
@@ -94,8 +94,8 @@ def find_attempt(run: Path, place: str) -> Record:
     held = run / part if part else run
     kept = rollout_steps(held)
     if step not in kept:
-        told = f"{kept[0]} to {kept[-1]}" if kept else "none"
-        raise UserError(f"{held}: step {step} kept no attempts; steps with attempts: {told}")
+        shown = f"{kept[0]} to {kept[-1]}" if kept else "none"
+        raise UserError(f"{held}: step {step} kept no attempts; steps with attempts: {shown}")
     whole = (parse_record(line.data) for line in read_lines(rollouts_path(held, step)))
     records = [record for record in whole if record is not None]
     for record in records:
@@ -108,7 +108,7 @@ def find_attempt(run: Path, place: str) -> Record:
 
 
 def edited(text: str) -> str:
-    """The text after the user's editor. Raises UserError where that fails."""
+    """Return the text after the user's editor. Raises UserError if that fails."""
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "workflow.py"
@@ -120,10 +120,10 @@ def edited(text: str) -> str:
         return path.read_text(encoding="utf-8", errors="replace")
 
 
-def replay(request: Request) -> int:
-    """Play and print; returns the exit status. Raises UserError for what keeps it from that."""
+def replay(request: ReplayRequest) -> int:
+    """Replay and print; return the exit status. Raises UserError for what prevents it."""
     with on_signal(lambda: "nothing was played"):
-        opening = look(request)
+        opening = find_replay(request)
         program = request.program
         if request.edit:
             program = edited(source_of(opening.record))
@@ -137,9 +137,9 @@ def replay(request: Request) -> int:
     return 1 if failure.get("blame") == "infrastructure" else 0
 
 
-async def play(opening: Opening, program: str | None = None) -> dict[str, Any]:
-    """The record of the attempt played now; without a ``program``, by its recorded completion.
-    Where attempts are no programs, it is the completion itself."""
+async def play(opening: ReplayedAttempt, program: str | None = None) -> dict[str, Any]:
+    """Return the record of a replay; without ``program``, of the recorded completion. In
+    environments without programs, ``program`` is the completion."""
     record = opening.record
     text, reason = str(record.get("completion") or ""), record.get("finish_reason")
     finish: Literal["stop", "length"] = "length" if reason == "length" else "stop"
@@ -157,11 +157,11 @@ async def play(opening: Opening, program: str | None = None) -> dict[str, Any]:
         return to_record(rollout, environment.record(rollout), step, group, index, None)
 
 
-# What is told.
+# Rendering.
 
 
-def lines_of(opening: Opening, place: str, program: str | None, now: Record) -> list[str]:
-    """What was recorded beside what came of it now."""
+def lines_of(opening: ReplayedAttempt, place: str, program: str | None, now: Record) -> list[str]:
+    """Render the record beside the replay."""
     record, config = opening.record, opening.config
     task = object_of(record, "task")
     lines = [
@@ -210,7 +210,7 @@ def _failure(failure: Mapping[str, Any]) -> str:
         reason = Reason(failure.get("reason", ""))
     except ValueError:  # none, or one that another version knew
         return str(failure.get("reason") or "")
-    return fault_of(Failure(reason, str(failure.get("message") or ""), failure.get("line")))
+    return blame_line(Failure(reason, str(failure.get("message") or ""), failure.get("line")))
 
 
 def _difference(before: str, after: str) -> list[str]:

@@ -11,24 +11,25 @@ from pathlib import Path
 
 from rich.console import Console
 
-from flowright.app.comparing import run_comparison
-from flowright.app.first_look import Start
-from flowright.app.introduction import introduce, say_best
+from flowright.app.comparison_tables import run_comparison
 from flowright.app.measuring import Evaluation, kept_as
-from flowright.app.plan_outcome import compare_with_plan, keep_plan
-from flowright.app.terminal import (
-    StepProgress,
-    say,
-    stage_progress,
-    tell_outages,
-)
-from flowright.app.world import (
+from flowright.app.open_policies import (
     check_samplers,
     fitted,
     local_sampler,
     open_policy,
     open_samplers,
     policy_in_turn,
+)
+from flowright.app.plan_outcome import compare_with_plan, keep_plan
+from flowright.app.preflight_checks import Start
+from flowright.app.terminal import (
+    StepProgress,
+    introduce,
+    note_best,
+    say,
+    show_outages,
+    stage_progress,
 )
 from flowright.config.grpo import GrpoSection
 from flowright.config.root import Config
@@ -42,7 +43,7 @@ from flowright.environments.rollout import Rollout
 from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, Measure
 from flowright.evaluation.evaluator import (
     Evaluator,
-    Row,
+    TableRow,
     Validation,
     keep_answers,
     keep_attempts,
@@ -168,9 +169,9 @@ async def _run(start: Start, run: RunDirectory | Follower, console: Console, ran
             trainer = make_trainer(
                 config, run, reporter, environment, tasks, policy, sampler, ranks, text
             )
-            async with tell_outages(owners, reporter.say):
+            async with show_outages(owners, reporter.say):
                 step = await trainer.train(start.resume)
-            say_best(run.path, trainer.saves.best, step, reporter)
+            note_best(run.path, trainer.saves.best, step, reporter)
         if step < config.grpo.steps:
             return
         run.state(status="running", stage="evaluate", step=step)
@@ -192,7 +193,7 @@ async def _run(start: Start, run: RunDirectory | Follower, console: Console, ran
         }
         measured = Mixture(tasks.val, config.seed).distinct(config.evaluation.final_problems)
         began = time.perf_counter()
-        async with tell_outages(owners, partial(say, console)):
+        async with show_outages(owners, partial(say, console)):
             comparison = await run_comparison(config, environment, policies, measured, (), console)
         took, asked = time.perf_counter() - began, metrics_since(environment.counters())
         write_json(run.path / "evaluation.json", comparison.to_json())
@@ -217,7 +218,7 @@ async def _run_on_fixed_data(
         saves = Saves(config, run, policy, learner, source, reporter, ranks)
         trainer = Trainer(config, run, reporter, source, learner, saves, validate, ranks)
         step = await trainer.train(start.resume)
-        say_best(run.path, saves.best, step, reporter)
+        note_best(run.path, saves.best, step, reporter)
     if step < config.grpo.steps:
         return
     run.state(status="running", stage="evaluate", step=step)
@@ -259,7 +260,7 @@ async def _scored(
     source: FixedData,
     section: GrpoSection,
     tasks: Sequence[Task],
-) -> Row:
+) -> TableRow:
     with nullcontext() if trained else policy.reference():
         return await scored_row(name, tasks, policy, source, section)
 
@@ -334,11 +335,11 @@ async def _measured(evaluation: Evaluation, console: Console) -> Comparison:
         def kept(step: int) -> Evaluator:
             return replace(evaluator, keep=partial(keep, step))
 
-        async def untrained(some: Sequence[Task]) -> Row:
+        async def untrained(some: Sequence[Task]) -> TableRow:
             read = await text.score(trained=False) if text else None
             return await kept(0).row(UNTRAINED, before, some, samples=samples, text=read)
 
-        async def trained(name: str, path: Path, some: Sequence[Task]) -> Row:
+        async def trained(name: str, path: Path, some: Sequence[Task]) -> TableRow:
             load_weights(path, policy)
             await after.refresh(after.version + 1)
             read = await text.score() if text else None
@@ -351,7 +352,7 @@ async def _measured(evaluation: Evaluation, console: Console) -> Comparison:
             policies[name] = partial(trained, name, path)
         problems, selection = evaluation.problems, evaluation.selection
         owners = partial(_counters, environment, after, before)
-        async with tell_outages(owners, partial(say, console)):
+        async with show_outages(owners, partial(say, console)):
             return await run_comparison(
                 config, environment, policies, problems, selection, console, evaluation.ledger
             )

@@ -1,13 +1,12 @@
-"""What a training run shows at the terminal: progress, one line a step, the before/after table.
-
-On a terminal there is a bar below the lines; in a pipe or a log only the lines.
-"""
+"""Terminal output of a run: the introduction, progress, one line per step, waits for servers."""
 
 import asyncio
+import shlex
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import datetime, timedelta
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -20,14 +19,23 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
 
-from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, change_lines
-from flowright.evaluation.evaluator import Row, Score
+from flowright.app.device import MemoryDemand, look_at_device, memory_summary
+from flowright.config.policy import TINY
+from flowright.config.root import Config
+from flowright.core.checkout import here
+from flowright.environments.base import Environment
+from flowright.evaluation.perplexity import HeldOutText
+from flowright.grpo.ranks import Ranks, Reporter
 from flowright.llm.counters import Counters, Outage, outages
+from flowright.policy.base_models import origin_of
+from flowright.policy.memory import shape_of
+from flowright.policy.model import Policy
+from flowright.runs.checkpoints import Best, step_name
+from flowright.runs.directory import RunDirectory
 
 PATIENCE = 5.0
-"""Seconds for which a server may serve nothing before the screen says so."""
+"""Seconds without a served request before the terminal mentions a server."""
 
 _SHOWN = (
     ("reward", "reward/mean", "{:.2f}"),
@@ -48,12 +56,12 @@ _SHOWN = (
 
 
 def say(console: Console, line: str) -> None:
-    """Print a line as it is: nothing in it is markup, and it is not broken."""
+    """Print a line unchanged: no markup, no wrapping."""
     console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 class StepProgress:
-    """A Reporter: one line a step and, on a terminal, a bar with the time left."""
+    """A Reporter: one line per step and, on a terminal, a bar with the remaining time."""
 
     def __init__(self, console: Console, steps: int) -> None:
         self._console = console
@@ -85,7 +93,7 @@ class StepProgress:
 
 @contextmanager
 def stage_progress(console: Console, title: str) -> "Iterator[StageProgress]":
-    """Progress of a stage that may turn out to have nothing to do; then nothing is shown."""
+    """Show the progress of a stage, if it turns out to have work."""
     progress = StageProgress(console, title)
     try:
         yield progress
@@ -94,7 +102,7 @@ def stage_progress(console: Console, title: str) -> "Iterator[StageProgress]":
 
 
 class StageProgress:
-    """Callable as ``progress(done, total, note)``: a bar on a terminal, else some lines."""
+    """``progress(done, total, note)``: a bar on a terminal, else some lines."""
 
     def __init__(self, console: Console, title: str) -> None:
         self._console = console
@@ -118,27 +126,27 @@ class StageProgress:
 
 
 @asynccontextmanager
-async def tell_outages(
+async def show_outages(
     owners: Callable[[], Iterable[Counters]],
     say: Callable[[str], None],
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> AsyncIterator[None]:
-    """Meanwhile, say which servers are waited for: after :data:`PATIENCE` seconds, whenever that
-    time has doubled, and when it is over."""
+    """Report servers that are waited for: after :data:`PATIENCE` seconds, each time that time has
+    doubled, and at the end."""
 
     async def watch() -> None:
-        told: dict[str, tuple[Outage, float]] = {}  # with the seconds after which it is said again
+        shown: dict[str, tuple[Outage, float]] = {}  # with the seconds until the next line
         while True:
             await sleep(1.0)
             current = {outage.server: outage for outage in outages(owners())}
             for server, outage in current.items():
                 seconds = clock() - outage.since
-                if seconds >= told.get(server, (outage, PATIENCE))[1]:
-                    told[server] = outage, 2 * seconds
+                if seconds >= shown.get(server, (outage, PATIENCE))[1]:
+                    shown[server] = outage, 2 * seconds
                     say(_waited_for(outage, seconds))
-            for server in told.keys() - current.keys():
-                outage, _ = told.pop(server)
+            for server in shown.keys() - current.keys():
+                outage, _ = shown.pop(server)
                 say(f"{server}: waited for no longer, after {clock() - outage.since:.0f} s")
 
     task = asyncio.create_task(watch())
@@ -173,117 +181,68 @@ def _bar(console: Console) -> Progress:
     )
 
 
-def table(comparison: Comparison) -> Table:
-    """Policies and the baselines that matter, for a terminal of 80 columns; all rows are in
-    ``evaluation.json`` and in the report."""
-    label = ", simulated server" if comparison.simulated else ""
-    shown = Table(
-        title=f"Gold accuracy on {comparison.problems} held-out problems{label}",
-        box=None,
-        padding=(0, 1, 0, 0),
-    )
-    shown.add_column("", no_wrap=True)
-    shown.add_column("all", justify="right", no_wrap=True)
-    shown.add_column("95 %", justify="right", no_wrap=True)
-    policies = [row for row in comparison.rows if row.group == "policy"]
-    kinds = [kind for kind in policies[0].kinds if kind != "all"]
-    for name in (*kinds, "judge", "valid", "tokens"):
-        shown.add_column(name, justify="right", no_wrap=True)
-    for row in policies:
-        shown.add_row(*_cells(row, kinds), style="bold" if row.name == TRAINED else None)
-    if comparison.best_by_kind:
-        best = f"{comparison.best_by_kind_gold:.1%}"
-        shown.add_row("best fixed per kind", best, *[""] * (len(kinds) + 4))
-    for row in _baselines(comparison):
-        shown.add_row(*_cells(row, kinds))
-    return shown
-
-
-def _baselines(comparison: Comparison) -> list[Row]:
-    """The best single one, and those that the environment wants to be seen."""
-    fixed = [row for row in comparison.rows if row.group == "baseline"]
-    chosen = [row for row in fixed if row.shown or row.name == comparison.best_single]
-    return sorted(chosen, key=lambda row: -(row.kinds["all"].gold or 0.0))
-
-
-def _cells(row: Row, kinds: Sequence[str]) -> list[str]:
-    every = row.kinds["all"]
-    low, high = every.gold_low, every.gold_high
-    return [
-        _name(row),
-        _shown(every.gold, "{:.1%}"),
-        "-" if low is None or high is None else f"{100 * low:.0f}-{100 * high:.0f}",
-        *(_shown(row.kinds[k].gold if k in row.kinds else None, "{:.0%}") for k in kinds),
-        _shown(every.judge, "{:.0%}"),
-        _shown(every.valid, "{:.0%}"),
-        f"{every.tokens:,.0f}",
+def introduce(
+    config: Config,
+    run: RunDirectory,
+    environment: Environment,
+    policy: Policy,
+    console: Console,
+    ranks: Ranks,
+    text: HeldOutText | None = None,
+) -> None:
+    """Print model, device and servers of a run, and keep them in ``state.json`` for other
+    screens."""
+    run.state(policy=config.strategy_model, simulated=environment.simulated, **environment.about())
+    trainable = sum(p.numel() for p in policy.trainable())
+    shape = shape_of(policy.causal_lm, config.policy)
+    total = shape.weights + shape.adapter
+    packed = f", base in {policy.quantised}" if policy.quantised else ""
+    lines = [
+        f"run       {run.path}",
+        f"policy    {config.strategy_model} on {policy.device}, {trainable:,} of {total:,} weights"
+        f"{packed}",
+        *memory_lines(config, policy),
     ]
+    if made := origin_of(policy.name):
+        run.state(policy_origin=made.summary)
+        lines.insert(2, f"from      {made.summary}")
+    if config.policy.sampler != "local":
+        lines.append(f"sampler   {sampled_where(config)}")
+    if ranks.size > 1:
+        lines.append(f"ranks     {ranks.size} processes share each batch")
+    if policy.gpus > 1:
+        lines.append(f"sharded   the layers' weights are split among {policy.gpus} processes")
+    if text is not None:
+        lines += text.notes
+    for line in [*lines, *environment.task_notes(), *environment.introduction()]:
+        say(console, line)
 
 
-def _shown(value: float | None, form: str) -> str:
-    """A number in its form, a dash where there is none."""
-    return "-" if value is None else form.format(value)
+def memory_lines(config: Config, policy: Policy) -> list[str]:
+    """Describe the memory of a step; the policy is loaded already."""
+    if config.strategy_model == TINY and policy.device.type == "cpu":
+        return []
+    shape = shape_of(policy.causal_lm, config.policy)
+    demand = MemoryDemand(shape, config.policy, config.grpo, policy.gpus, policy.device.type)
+    _, *warnings = look_at_device(config, demand, policy.device)
+    return [f"memory    {memory_summary(demand.plan)}", *warnings]
 
 
-def source_table(comparison: Comparison) -> Table:
-    """Gold accuracy and, behind it, the judge's, by dataset; the rows of :func:`table` across."""
-    policies = [row for row in comparison.rows if row.group == "policy"]
-    rows = [*policies, *_baselines(comparison)]
-    shown = Table(
-        title="By dataset, gold / judge in percent",
-        box=None,
-        padding=(0, 1, 0, 0),
-    )
-    shown.add_column("", no_wrap=True)
-    for row in rows:
-        shown.add_column(_name(row), justify="right")
-    for source in sorted({source for row in rows for source in row.sources}):
-        cells = [row.sources.get(source) for row in rows]
-        texts = [_both(cell) if cell else "-" for cell in cells]
-        shown.add_row(source.rpartition("/")[2], *texts)
-    return shown
-
-
-def _both(cell: Score) -> str:
-    gold, judge = (None if share is None else 100 * share for share in (cell.gold, cell.judge))
-    return f"{_shown(gold, '{:.0f}')}/{_shown(judge, '{:.0f}')}"
-
-
-def _name(row: Row) -> str:
-    return row.name.removeprefix("fixed: ").replace("_", " ")
-
-
-def _way_gone(share: float) -> str:
-    """Past the end a share says nothing: baselines of a judge are hardly above chance."""
-    if share > 1:
-        return "training went past the best baseline of each kind"
-    return (
-        f"training went {share:.0%} of the way from the untrained policy to the best baseline of "
-        "each kind"
+def note_best(path: Path, best: Best | None, step: int, reporter: Reporter) -> None:
+    """Report the best checkpoint, if it is not the last, and the command that measures it."""
+    if best is None or best.step == step:
+        return
+    checkpoint = path / "checkpoints" / step_name(best.step)
+    config, run = shlex.quote(str(path / "config.json")), shlex.quote(str(path))
+    measure = here(f"python scripts/evaluate.py --config {config} --checkpoint {run} --data FILE")
+    reporter.say(
+        f"best      {best}: {checkpoint}; what comes below is of step {step}. It was chosen by "
+        f"validation, so its score there is too high; on other problems: {measure}"
     )
 
 
-def findings(comparison: Comparison) -> list[str]:
-    """What the table says, a line each."""
-    lines = []
-    if comparison.best_by_kind:
-        chosen = "  ".join(
-            f"{kind} {name.removeprefix('fixed: ').replace('_', ' ')}"
-            for kind, name in comparison.best_by_kind.items()
-        )
-        lines.append(f"best baseline, chosen on {comparison.chosen_on}: {chosen}")
-    if comparison.gap_closed is not None:
-        lines.append(_way_gone(comparison.gap_closed))
-    for name, changes in comparison.drift.items():
-        whose = "" if name == TRAINED else f"{name}: "
-        lines += [f"{whose}{line}" for line in change_lines(changes)]
-    lost = {row.name: row.kinds["all"].unscored for row in comparison.rows}
-    if worst := max(lost.values(), default=0.0):
-        name = max(lost, key=lambda name: lost[name])
-        lines.append(f"not scored, by no fault of the policy: up to {worst:.1%} ({name})")
-    for name in (UNTRAINED, TRAINED):
-        row = comparison.row(name)
-        for kind, mix in (row.mix if row else {}).items():
-            calls = "  ".join(f"{what} {mean:.2f}" for what, mean in mix.items())
-            lines.append(f"{name.split()[0]:<9} {kind:<4} {calls}")
-    return lines
+def sampled_where(config: Config) -> str:
+    """Describe where the policy is sampled."""
+    if config.policy.sampler == "local":
+        return "in this process"
+    return f"vLLM at {', '.join(config.policy.vllm.base_urls)}"

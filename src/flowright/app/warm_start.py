@@ -17,14 +17,9 @@ from pathlib import Path
 import uvloop
 from rich.console import Console
 
-from flowright.app.first_look import (
-    check_warm_start,
-    load_tasks,
-    refuse,
-    warm_start_recipe,
-)
+from flowright.app.open_policies import base_model, local_sampler
+from flowright.app.preflight_checks import check_warm_start, load_tasks, refuse, warm_start_recipe
 from flowright.app.terminal import say, stage_progress
-from flowright.app.world import base_model, local_sampler
 from flowright.config.grpo import GrpoSection
 from flowright.config.policy import SftSection
 from flowright.config.root import Config
@@ -44,12 +39,18 @@ from flowright.policy.model import Policy, choose_device, load_policy
 from flowright.policy.sampling import Sample
 
 Way = tuple[str, ...]
-"""What a completion is made of, by the environment's ``mix``; its text where that says nothing."""
+"""Parts of a completion by the environment's ``mix``, or its text without one."""
+
+LEAST_PASSED = 0.5
+"""Share of a completion's attempts that must pass for it to be kept."""
+
+COMPLETIONS_PER_PROMPT = 4
+"""Kept completions of a problem that are drawn for each step that trains on it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A train problem, and the completions that passed on it, each with its way."""
+    """A train problem with the completions that passed on it, each with its way."""
 
     task: Task
     completions: Mapping[str, Way]
@@ -80,7 +81,7 @@ def warm_start(config: Config, console: Console, overwrite: bool = False) -> int
 
 
 class _WarmStart:
-    """One warm start; what it prints is what it does."""
+    """A warm start; its prints follow its steps."""
 
     def __init__(self, config: Config, environment: Environment, console: Console) -> None:
         self._config = config.on(choose_device(config.policy).type)
@@ -102,7 +103,7 @@ class _WarmStart:
             path = base_model(config, self._environment, train, progress)
         policy = load_policy(path, config.policy, section.seed)
         origin = origin_of(path)
-        words = origin.words if origin else path
+        words = origin.summary if origin else path
         self._say(f"policy    {words}, on {policy.device}")
         check_sharing(policy, config.grpo)
         async with self._environment.open(tasks):
@@ -136,8 +137,8 @@ class _WarmStart:
         return 0
 
     async def _measure(self, when: str, policy: Policy, probes: Sequence[Task]) -> float:
-        """The share of valid completions on problems that are not trained on, sampled as in
-        training. Raises RunPaused where none could be run."""
+        """Return the share of valid completions on problems outside the training set, sampled as in
+        training. Raises RunPaused if none could be run."""
         config, samples = self._config, self._section.probe_samples
         sampling = {"samples": samples, "temperature": config.policy.temperature}
         config = config.model_copy(
@@ -160,7 +161,7 @@ class _WarmStart:
         return score.valid
 
     async def _examples(self, problems: Sequence[Task]) -> list[Example]:
-        """What passed, by problem; problems on which nothing did are left out."""
+        """Completions that passed, by problem; problems without one are left out."""
         section = self._section
         drawn = []
         for index, task in enumerate(problems):
@@ -183,7 +184,7 @@ class _WarmStart:
         self._refuse_lost([rollout for group in rolled for rollout in group])
         ways = {r.sample.text: self._way(r) for group in rolled for r in group if not r.lost}
         kept = [
-            Example(task, {text: ways[text] for text in passed(group, section.least_passed)})
+            Example(task, {text: ways[text] for text in passed(group, LEAST_PASSED)})
             for task, group in zip(problems, rolled, strict=True)
         ]
         kept = [example for example in kept if example.completions]
@@ -220,18 +221,18 @@ class _WarmStart:
             for step in range(1, section.steps + 1):
                 tasks = mixture.batch(step - 1, section.prompts_per_step)
                 groups = [
-                    self._lesson(policy, by_id[task.id], weights, f"{step}/{place}")
+                    self._example_group(policy, by_id[task.id], weights, f"{step}/{place}")
                     for place, task in enumerate(tasks)
                 ]
                 metrics = learner.update(groups, step, self._config.policy.max_new_tokens)
                 progress(step, section.steps, metrics.get("policy/loss", "not finite"))
 
-    def _lesson(
+    def _example_group(
         self, policy: Policy, example: Example, weights: Mapping[tuple[str, str], float], key: str
     ) -> Group:
         rng = random.Random(f"{self._seed}/{key}")
         shares = {text: weights[example.task.kind, text] for text in example.completions}
-        drawn = weighted_sample(shares, self._section.completions_per_prompt, rng)
+        drawn = weighted_sample(shares, COMPLETIONS_PER_PROMPT, rng)
         messages = self._environment.messages(example.task)
         longest = self._config.policy.max_prompt_tokens
         return completion_group(messages, drawn, policy.tokenizer, longest)
@@ -241,7 +242,7 @@ class _WarmStart:
 
 
 def supervised(section: SftSection, grpo: GrpoSection) -> GrpoSection:
-    """What a learner is told for these supervised steps on one device."""
+    """Settings of the learner for these supervised steps on one device."""
     return GrpoSection(
         loss="sft",
         steps=section.steps,
@@ -258,8 +259,8 @@ def supervised(section: SftSection, grpo: GrpoSection) -> GrpoSection:
 
 
 def passed(rollouts: Sequence[Rollout], least: float) -> list[str]:
-    """The completions of a problem of whose attempts at least this share passed, in their order.
-    Attempts that we lost say nothing (law 1); a completion without another is left out."""
+    """Completions of a problem that passed in at least this share of their attempts, in order.
+    Infrastructure failures do not count (law 1); a completion with no other attempt is left out."""
     results: dict[str, list[bool]] = {}
     for rollout in rollouts:
         outcome = _passed(rollout)
@@ -269,8 +270,8 @@ def passed(rollouts: Sequence[Rollout], least: float) -> list[str]:
 
 
 def _passed(rollout: Rollout) -> bool | None:
-    """By gold where there is one (this is training data), else by the judge; in an environment that
-    has neither, what did not fail."""
+    """Return True by gold if there is one (this is training data), else by the judge, else for
+    attempts without a failure."""
     if rollout.gold_score is not None:
         return bool(rollout.gold_score)
     if rollout.lost:
@@ -279,8 +280,8 @@ def _passed(rollout: Rollout) -> bool | None:
 
 
 def balanced(examples: Sequence[Example]) -> dict[tuple[str, str], float]:
-    """The weight of each (kind of problem, completion): summed over all examples, the ways of a
-    kind have the same, and so have the completions of a way."""
+    """Weight of each (kind of problem, completion): over all examples, the ways of a kind weigh the
+    same, and so do the completions of a way."""
     counts = Counter((e.task.kind, text) for e in examples for text in e.completions)
     way_of = {(e.task.kind, text): way for e in examples for text, way in e.completions.items()}
     alike = Counter((kind, way) for (kind, _), way in way_of.items())
@@ -288,7 +289,7 @@ def balanced(examples: Sequence[Example]) -> dict[tuple[str, str], float]:
 
 
 def weighted_sample(weights: Mapping[str, float], count: int, rng: random.Random) -> list[str]:
-    """Up to ``count`` of the texts, one after the other with chances in proportion to their weights
+    """Draw up to ``count`` texts one after the other, with chances in proportion to their weights
     (Efraimidis and Spirakis 2006, algorithm A)."""
     keys = {text: rng.random() ** (1 / weight) for text, weight in weights.items()}
     return sorted(keys, key=keys.__getitem__, reverse=True)[:count]

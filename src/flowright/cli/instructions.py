@@ -175,7 +175,7 @@ def add_generate_options(parser: argparse.ArgumentParser) -> None:
     add("--prompt-key", default="prompt", metavar="COLUMN", help="texts or lists of messages")
     add("--response-key", default="responses", metavar="COLUMN", help="what is written")
     add("--start", type=int, default=0, metavar="ROW", help="the first row (0)")
-    add("--limit", type=at_least_one, metavar="N", help="so many rows (all)")
+    add("--limit", type=at_least_one, metavar="N", help="the first N rows (all)")
     add("--overwrite", action="store_true", help="start again")
     add_drawing_options(parser, samples=8, temperature=0.7, top_p=0.8, top_k=20, max_tokens=4096)
     add_model_options(parser, LLM_FILE, batch_size=8)

@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowright.core.command_line import at_least_one, on_signal as telling
+from flowright.core.command_line import at_least_one, on_signal
 from flowright.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -52,9 +52,9 @@ def add_exam_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=at_least_one, metavar="N", help="questions; default: all")
     parser.add_argument("--seed", type=int, default=0, help="of every draw (default: 0)")
     parser.add_argument("--repeats", type=at_least_one, default=3, metavar="N",
-                        help="times that every answer is judged as it is (default: 3)")  # fmt: skip
+                        help="verdicts per unchanged answer (default: 3)")  # fmt: skip
     parser.add_argument("--perturbations", metavar="A,B", help="default: all; '' for none")
-    parser.add_argument("--no-pairs", action="store_true", help="leave the order of two out")
+    parser.add_argument("--no-pairs", action="store_true", help="skip the test of the order of two")
     parser.add_argument("--evalbiasbench", type=Path, metavar="DIR",
                         help="ask about its pairs as well; DIR has the downloads")  # fmt: skip
     parser.add_argument("--concurrency", type=at_least_one, default=32, metavar="N",
@@ -150,8 +150,8 @@ def add_benchmark_options(parser: argparse.ArgumentParser) -> None:
                       "a part of one")  # fmt: skip
     what.add_argument("--pairs", type=Path, metavar="FILE", help="pairs in LLMBar's form or ours")
     what.add_argument("--outputs", type=Path, metavar="FILE",
-                      help="what a judge said, in JudgeBench's form: nobody is asked")  # fmt: skip
-    parser.add_argument("--judge", metavar="NAME_OR_PATH", help="who is measured")
+                      help="a judge's replies in JudgeBench's form; no judge is asked")  # fmt: skip
+    parser.add_argument("--judge", metavar="NAME_OR_PATH", help="the judge to measure")
     parser.add_argument("--json", type=Path, metavar="OUT", help="the record (default: in outputs)")
     parser.add_argument("--html", type=Path, metavar="OUT", help="a page as well")
     parser.add_argument("--data", type=Path, default=Path("data/raw"), metavar="DIR",
@@ -166,10 +166,10 @@ def add_benchmark_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="of every draw (default: 0)")
     parser.add_argument("--overwrite", action="store_true", help="start again")
     parser.add_argument("--trained-on", type=Path, action="append", default=[], metavar="DIR",
-                        help="a run, checkpoint or export with a trained_on.json that tells of "
-                        "the judge; repeat it (default: the judge's folder)")  # fmt: skip
+                        help="a run, checkpoint or export with the judge's trained_on.json; "
+                        "repeat it (default: the judge's folder)")  # fmt: skip
     parser.add_argument("--allow-trained-on", action="store_true",
-                        help="measure on what it was trained on, and say so")  # fmt: skip
+                        help="measure on its training data, and mark the result")  # fmt: skip
     parser.add_argument(
         "overrides", nargs="*", metavar="key=value", help="such as judge.max_tokens=4096"
     )
@@ -278,9 +278,9 @@ def add_score_options(parser: argparse.ArgumentParser) -> None:
                         help="rows to judge: .jsonl, .json, .csv, .tsv or .parquet")  # fmt: skip
     parser.add_argument("--out", type=Path, required=True, metavar="FILE",
                         help="where they go, judged: .jsonl or .parquet")  # fmt: skip
-    who = parser.add_mutually_exclusive_group(required=True)
-    who.add_argument("--config", type=Path, help="a judge: a YAML file as for the service")
-    who.add_argument("--url", help="a judge service that runs")
+    by = parser.add_mutually_exclusive_group(required=True)
+    by.add_argument("--config", type=Path, help="a judge: a YAML file as for the service")
+    by.add_argument("--url", help="a judge service that runs")
     for field in FIELDS:
         names = {0: "its usual names", 1: field, 2: "none"}
         usual = names[(FIELDS.index(field) > 2) + (FIELDS.index(field) > 4)]
@@ -309,7 +309,7 @@ def score(options: argparse.Namespace) -> int:
     file, 3 if the judge is down, 130 after Ctrl-C.
     """
     with (
-        telling(lambda: "stopping; the same command goes on from here"),
+        on_signal(lambda: "stopping; the same command goes on from here"),
         _progress() as (bars, add),
     ):
         counts = _judge_file(options, bars, add)
@@ -381,15 +381,15 @@ def _judge_of(options: argparse.Namespace) -> "JudgeServerConfig":
 
 
 def _identity(config: "JudgeServerConfig", columns: Any) -> dict[str, Any]:
-    """What decides the verdicts: a resumed file must not have those of two judges."""
+    """Settings that decide the verdicts: a resumed file must not mix two judges."""
     from dataclasses import asdict
 
     from flowright.judging.build import fingerprint
 
     section = config.judge
     service = section.service.judge_url if section.service else None
-    told = section.model_dump(include={"model", "mode", "gate", "panel"}, mode="json")
-    judge = {**told, "service": service, "asked": fingerprint(section)}
+    shown = section.model_dump(include={"model", "mode", "gate", "panel"}, mode="json")
+    judge = {**shown, "service": service, "asked": fingerprint(section)}
     return {"judge": judge, "columns": asdict(columns)}
 
 
@@ -399,8 +399,8 @@ def _show_scores(counts: Counter[str], out: Path) -> int:
     scored = sum(counts[name] for name in ("right", "wrong", "tie"))
     shares = {"right": counts["right"], "wrong": counts["wrong"], "tie": counts["tie"],
               "unscored": total - scored}  # fmt: skip
-    told = [f"{name} {n} ({n / total:.1%})" for name, n in shares.items() if n or name != "tie"]
-    print(f"{out}: {total} rows: {', '.join(told)}")
+    shown = [f"{name} {n} ({n / total:.1%})" for name, n in shares.items() if n or name != "tie"]
+    print(f"{out}: {total} rows: {', '.join(shown)}")
     failed = {name: n for name, n in counts.items() if name not in ("right", "wrong", "tie")}
     if failed:
         why = ", ".join(f"{name} {n}" for name, n in sorted(failed.items()))

@@ -152,7 +152,7 @@ def replay(options: argparse.Namespace) -> int:
     attempt's own seeds. Nothing is written. Exit status: 0; 1 if a server or the sandbox failed; 2
     if it could not be replayed.
     """
-    from flowright.app.replaying import Request, replay
+    from flowright.app.replaying import ReplayRequest, replay
     from flowright.core.errors import UserError
 
     program = None
@@ -162,7 +162,9 @@ def replay(options: argparse.Namespace) -> int:
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"{name}: cannot be read ({error})") from None
     return replay(
-        Request(options.run, options.place, program, options.edit, options.json, options.overrides)
+        ReplayRequest(
+            options.run, options.place, program, options.edit, options.json, options.overrides
+        )
     )
 
 

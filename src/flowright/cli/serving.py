@@ -142,7 +142,8 @@ def simulate(options: argparse.Namespace) -> int:
 
     It knows the given tasks and nothing else; every number that comes from it is simulated.
     """
-    from flowright.simulation.process import check_port, serve
+    from flowright.core.net import check_port
+    from flowright.simulation.process import serve
 
     section = _section(options)
     check_port(options.port)  # before the tasks are made
@@ -218,6 +219,6 @@ def _announce(host: str, port: int, count: int) -> None:
     shown = f"[{host}]" if ":" in host else host
     print(
         f"Simulated model `simulated` at http://{shown}:{port}/v1, {count} tasks known.\n"
-        "Nothing that it says comes from a language model. Ctrl-C ends it.",
+        "Its replies do not come from a language model. Ctrl-C ends it.",
         flush=True,
     )

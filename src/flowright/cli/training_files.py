@@ -12,7 +12,7 @@ from flowright.core.command_line import at_least_one
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
 
-    from flowright.criteria.constraints.drawing import Drawn
+    from flowright.criteria.constraints.drawing import DrawnPrompts
     from flowright.data.preference_files import PreferenceSplit, RowOptions
     from flowright.environments.judging.transcripts import TranscriptFiles
 
@@ -67,7 +67,7 @@ def preferences(options: argparse.Namespace) -> int:
 
 
 def _check_preferences(options: argparse.Namespace) -> "RowOptions":
-    """How rows are made. Raises UserError with all that is wrong with the arguments."""
+    """Check the arguments. Raises UserError with all mistakes."""
     from flowright.core.errors import UserError
     from flowright.data.preference_files import RowOptions
 
@@ -141,7 +141,7 @@ def _make_preferences(
 def _write_manifest(
     options: argparse.Namespace, split: "PreferenceSplit", written: dict[str, dict[str, int]]
 ) -> None:
-    """What the files hold and what they were made from. No times, no local paths."""
+    """Write counts and inputs of the files; no times, no local paths."""
     from flowright import __version__
     from flowright.core.files import write_json
     from flowright.data.sources.dataset import sha256_of
@@ -202,10 +202,10 @@ def add_transcripts_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("rows", nargs="+", type=Path, metavar="FILE",
                         help="labelled rows: .parquet or .jsonl")  # fmt: skip
     parser.add_argument("--judge", metavar="NAME",
-                        help="who is asked: a model of llm.file, or simulated")  # fmt: skip
+                        help="the model to ask: a model of llm.file, or simulated")  # fmt: skip
     parser.add_argument("--by", choices=("model", "judge", "label"), default="model",
-                        help="a model that is shown the trained judge's own prompt, a judge of "
-                        "the house in its words, or nobody: the label alone (default: %(default)s)",
+                        help="a model with the trained judge's own prompt, one of this package's "
+                        "judges with its wording, or no judge: the label (default: %(default)s)",
                         )  # fmt: skip
     parser.add_argument("--out", type=Path, default=Path("data/transcripts"), metavar="DIR",
                         help="default: %(default)s")  # fmt: skip
@@ -338,7 +338,7 @@ def constraints(options: argparse.Namespace) -> int:
     return 0
 
 
-def _draw_constraints(options: argparse.Namespace) -> "Drawn":
+def _draw_constraints(options: argparse.Namespace) -> "DrawnPrompts":
     """Draw, and write what was drawn."""
     from flowright.core.errors import DataError
     from flowright.core.files import write_json, write_text

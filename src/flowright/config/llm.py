@@ -12,53 +12,51 @@ from flowright.config.section import Fraction, NonNegativeFloat, Positive, Secon
 
 
 class LlmSection(Section):
-    """How every role talks to its server. Models are named in `file`."""
+    """Requests to large models, whatever their role."""
 
     file: Path = Path("config/aflow_llm.yaml")
-    """Names of models and servers."""
+    """YAML file of models and servers."""
     max_concurrency: Positive = 64
     """Requests in flight per model."""
     attempts: Positive = 5
-    """Attempts at one request, the first included."""
+    """Attempts per request."""
     request_seconds: Seconds = 120.0
-    """Timeout of one attempt."""
+    """Timeout of an attempt."""
     deadline_seconds: Seconds = 300.0
-    """Of one request with all its attempts."""
+    """Timeout of a request with all attempts."""
     backoff_seconds: Seconds = 0.5
     """First pause between attempts; doubles."""
     reconnect_seconds: NonNegativeFloat = 60.0
-    """So long a server that refuses connections is waited for, within the deadline, before that
-    counts as attempts."""
+    """Seconds to wait for a server that refuses connections before that counts as attempts."""
 
 
 class ModelEntry(Section):
-    """One model of `llm.file`. Lists of URLs or keys, or texts with commas, are used in turn (least
-    outstanding)."""
+    """A model of `llm.file`. Several URLs or keys, as a list or separated by commas, share the
+    load."""
 
     api_type: Literal["openai"] = "openai"
-    """The protocol spoken."""
+    """Protocol."""
     base_url: str | tuple[str, ...]
     """Address up to and with `/v1`."""
     api_key: str | tuple[str, ...] = "sk-none"
     """Better `${NAME}`."""
     model_name: str
-    """The name under which the server serves it."""
+    """Name on the server."""
     temperature: float | None = Field(default=None, ge=0)
-    """Used where a request names none."""
+    """Default for requests without one."""
     top_p: float | None = Field(default=None, gt=0, le=1)
-    """As `temperature`."""
+    """See `temperature`."""
     max_tokens: int | None = Field(default=None, ge=1)
-    """As `temperature`."""
+    """See `temperature`."""
     no_proxy: str | None = None
     """Hosts reached without the proxy."""
     stream: bool = False
-    """For servers that only stream; replies are assembled."""
+    """Stream replies, for servers that require it."""
     reasoning_effort: Literal["low", "medium", "high"] | None = None
-    """As `temperature`."""
+    """See `temperature`."""
     tokenizer: Path | None = None
-    """Folder with the model's `tokenizer_config.json` or `tokenizer.json`: the control tokens that
-    these name are broken in every message. `model_name` where that is a folder of this machine; the
-    usual shapes of control tokens are broken in a judge's prompt without it."""
+    """Folder with `tokenizer_config.json` or `tokenizer.json`, whose control tokens are broken in
+    every message. Default: `model_name`, if that is a folder."""
 
     @property
     def base_urls(self) -> tuple[str, ...]:
@@ -86,36 +84,36 @@ SIMULATED = "simulated"
 
 
 class FaultSection(Section):
-    """Faults that the embedded server injects: shares of requests."""
+    """Shares of requests that meet an injected fault."""
 
     empty: Fraction = 0.0
     """200 with empty content."""
     error_500: Fraction = 0.0
     """HTTP 500."""
     error_429: Fraction = 0.0
-    """HTTP 429: too many requests."""
+    """HTTP 429."""
     hang: Fraction = 0.0
     """No answer until the client gives up."""
     truncate: Fraction = 0.0
     """Half the text and `finish_reason` "length"."""
     malformed: Fraction = 0.0
-    """A body that is not the JSON it claims to be."""
+    """Invalid JSON."""
     roles: Literal["all", "executor", "judge"] = "all"
-    """Who meets the faults."""
+    """Roles that meet the faults."""
 
 
 class SimulatedSection(Section):
-    """The embedded server; read only where a model is named `simulated`."""
+    """The embedded server; read only if a model is named `simulated`."""
 
     seed: int = 0
-    """Of the tasks' difficulties and every draw."""
+    """Seed of the tasks' difficulties and of every draw."""
     latency_ms: NonNegativeFloat = 0.0
-    """Mean waiting time added to a reply."""
+    """Mean added latency."""
     judge_true_positive: Fraction = 0.97
-    """Right answers called right."""
+    """Share of right answers judged right."""
     judge_false_positive: Fraction = 0.03
-    """Wrong answers called right."""
+    """Share of wrong answers judged right."""
     judge_biases: Mapping[str, float] = Field(default_factory=dict)
-    """Planted biases, by name: verbosity, authority, tone, formatting, distraction, injection,
+    """Planted biases by name: verbosity, authority, tone, formatting, distraction, injection,
     self_preference, sycophancy, self_certification, lexical, master_key, position."""
     faults: FaultSection = FaultSection()

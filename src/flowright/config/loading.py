@@ -38,7 +38,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _NotYaml(Exception):
-    """Why, in one line; ``line`` of the text where it is known."""
+    """Raised with the reason in one line, and the ``line`` of the text if it is known."""
 
     def __init__(self, why: str, line: int | None = None) -> None:
         super().__init__(" ".join(why.split()))
@@ -195,6 +195,8 @@ def read_values(path: Path | None, overrides: Sequence[str] = ()) -> Values:
     it. Raises ConfigError for a file that cannot be read."""
     path = path and find_config(path)
     data = {} if path is None else read_yaml(path)
+    if path is not None and path.suffix == ".json":  # written by a run
+        data = without_gone(data)
     problems: list[str] = []
     overridden: set[str] = set()
     for override in overrides:
@@ -215,6 +217,27 @@ def read_values(path: Path | None, overrides: Sequence[str] = ()) -> Values:
 def load_section(root: type[Root], path: Path | None, overrides: Sequence[str] = ()) -> Root:
     """Read and validate a file. Raises ConfigError with one line per mistake."""
     return read_values(path, overrides).validated(root)
+
+
+GONE = frozenset(
+    {
+        "policy.vllm.load_seconds",
+        "policy.warm_start.least_passed",
+        "policy.warm_start.completions_per_prompt",
+        "judging.show_left_out",
+        "instructions.show_left_out",
+    }
+)
+"""Keys of earlier versions, which the config.json of a run may have."""
+
+
+def without_gone(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return a run's configuration without the keys that are gone."""
+    return {
+        key: without_gone(value, f"{prefix}{key}.") if isinstance(value, Mapping) else value
+        for key, value in config.items()
+        if f"{prefix}{key}" not in GONE
+    }
 
 
 def comparable(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:

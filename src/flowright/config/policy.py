@@ -19,49 +19,43 @@ from flowright.config.section import (
 
 
 class SftSection(Section):
-    """Supervised training on completions; the prompts are no part of the loss."""
+    """Supervised training on completions."""
 
     steps: Positive = 48
     """Optimizer steps."""
     prompts_per_step: Positive = 8
-    """Prompts of a step."""
+    """Prompts per step."""
     learning_rate: PositiveFloat = 1e-3
-    """Of AdamW on the adapter, after the warm-up."""
+    """AdamW's learning rate after the warm-up."""
     warmup_steps: NonNegative = 4
     """Steps of linear warm-up."""
     schedule: Annotated[str, AfterValidator(SCHEDULES.check)] = "linear"
-    """Course of the learning rate after the warm-up."""
+    """Learning-rate schedule after the warm-up."""
     weight_decay: NonNegativeFloat = 0.0
-    """AdamW's, decoupled."""
+    """AdamW's decoupled weight decay."""
     max_grad_norm: PositiveFloat = 1.0
-    """Larger gradients are scaled down to this norm."""
+    """Gradient clipping norm."""
 
 
 class WarmStartSection(SftSection):
-    """`python scripts/warm_start.py`: supervised training on completions that the environment draws
-    and that passed on train problems."""
+    """`scripts/warm_start.py`: supervised training on drawn completions that passed."""
 
     folder: Path | None = None
-    """Where the warm-started model is put, and what the policy of a run then starts from. Default:
-    none, the policy starts as `strategy_model`."""
+    """Folder of the warm-started model, from which the policy then starts. Default: none."""
     problems: Positive = 120
-    """Train problems that completions are drawn for."""
+    """Train problems."""
     completions: Positive = 24
-    """Drawn for each of them; equal ones count once."""
+    """Completions drawn per problem."""
     attempts: Positive = 1
-    """So often each is run."""
-    least_passed: float = Field(default=0.5, gt=0, le=1)
-    """Kept are those of whose attempts at least this share passed."""
-    completions_per_prompt: Positive = 4
-    """Of those kept for a problem, drawn anew whenever a step trains on it."""
+    """Executions of each."""
     enough_valid: Fraction = 0.8
-    """No warm start is needed where so many of the policy's own completions are valid."""
+    """Share of valid completions from which no warm start is needed."""
     probes: Positive = 24
     """Other train problems, on which that is measured before and after."""
     probe_samples: Positive = 2
-    """Completions sampled for each of those."""
+    """Completions sampled per probe."""
     seed: int = 0
-    """Of every draw, and of the adapter's first weights."""
+    """Seed of the draws and of the adapter's weights."""
 
 
 TINY = "tiny"
@@ -71,18 +65,18 @@ SMOLLM2 = "smollm2-135m"
 """The name of the smallest pretrained policy, which needs no hub; see docs/running_on_gpus.md."""
 
 MAX_LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""What vLLM's --max-lora-rank may be; it serves adapters of that rank and below."""
+"""Values of vLLM's --max-lora-rank; it serves adapters of that rank and below."""
 
 
 class LoraSection(Section):
-    """The adapter: the only weights that are trained, but for `policy.train: full`."""
+    """The adapter."""
 
     rank: Positive = 64
-    """Rank r of the adapter."""
+    """Rank r."""
     alpha: Positive = 64
     """Scale: the adapter's output is times alpha/r."""
     rank_stabilised: bool = False
-    """rsLoRA: the scale is alpha/sqrt(r), so that a large rank learns more (arXiv 2312.03732)."""
+    """rsLoRA: scale alpha/sqrt(r) (arXiv 2312.03732)."""
     target_modules: tuple[str, ...] = (
         "q_proj",
         "k_proj",
@@ -92,11 +86,11 @@ class LoraSection(Section):
         "up_proj",
         "down_proj",
     )
-    """Names of the linear layers that get an adapter."""
+    """Linear layers that get an adapter."""
 
     @field_validator("target_modules")
     @classmethod
-    def _the_head_stays_as_it_is(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_head_is_frozen(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         for name in ("lm_head", "embed_tokens"):
             if name in names:
                 raise ValueError(f"{name} stays frozen: its gradient is not computed")
@@ -104,10 +98,10 @@ class LoraSection(Section):
 
 
 class TinySection(Section):
-    """The embedded policy's cold start; read only when `strategy_model` is `tiny`."""
+    """Cold start of the embedded policy; read only if `strategy_model` is `tiny`."""
 
     cache_dir: Path = Path("data/cache")
-    """Where the checkpoint is kept, and `smollm2-135m` once it is converted."""
+    """Folder of the checkpoint, and of the converted `smollm2-135m`."""
     hidden_size: Positive = 192
     """Width of the residual stream."""
     layers: Positive = 2
@@ -115,64 +109,59 @@ class TinySection(Section):
     heads: Positive = 6
     """Attention heads."""
     kv_heads: Positive = 2
-    """Heads of keys and values."""
+    """Key and value heads."""
     vocab_size: int = Field(default=1024, ge=300)
     """Size of the trained tokenizer."""
     examples: Positive = 2880
-    """Problems drawn for the cold start."""
+    """Problems."""
     programs: Positive = 2
-    """Programs drawn for each of them."""
+    """Programs per problem."""
     steps: Positive = 360
-    """Supervised steps of the cold start."""
+    """Supervised steps."""
     batch_size: Positive = 8
-    """Problems per supervised step."""
+    """Problems per step."""
     learning_rate: PositiveFloat = 3e-3
-    """AdamW: embeddings and norms."""
+    """AdamW's, for embeddings and norms."""
     matrix_learning_rate: PositiveFloat = 0.04
-    """Muon: matrices."""
+    """Muon's, for matrices."""
     prompt_weight: Fraction = 0.2
-    """Of a prompt's token in the loss, a program's being 1: enough to have to read the question,
-    little enough that most of the time goes into writing programs."""
+    """Weight of a prompt token in the loss, a program's being 1."""
     seed: int = 0
-    """Of what is drawn and of the first weights."""
+    """Seed of the draws and of the weights."""
 
 
 class VllmSection(Section):
-    """vLLM servers that sample from the policy; read only where `policy.sampler` is `vllm`. See
-    docs/running_on_gpus.md."""
+    """vLLM servers that sample from the policy; see docs/running_on_gpus.md."""
 
     base_urls: tuple[str, ...] = ("http://localhost:8003/v1",)
-    """Addresses up to and with `/v1`, one a server process."""
+    """Addresses up to and with `/v1`, one per server process."""
     api_key: str = Field(default="sk-none", exclude=True)  # kept out of config.json
-    """Of all of them; better `${NAME}`."""
+    """Key of all servers; better `${NAME}`."""
     no_proxy: str | None = None
     """Hosts reached without the proxy."""
     model_name: str | None = None
-    """The name under which they serve the base model; default: `strategy_model`."""
+    """Name of the base model on the servers. Default: `strategy_model`."""
     adapter_dir: Path | None = None
-    """Where adapters are written for the servers, in a folder named as the run; they must see the
-    same path. Default: `adapters` in the run directory."""
+    """Folder for adapters, at the same path on the servers. Default: `adapters` in the run
+    directory."""
     max_loras: int = Field(default=2, ge=2)
-    """Adapters kept on a server, so that requests under way with an earlier one can end."""
+    """Adapters kept on a server."""
     max_concurrency: Positive = 256
     """Requests in flight, over all servers."""
     request_seconds: Seconds = 600.0
-    """Timeout of one attempt at a completion."""
-    load_seconds: Seconds = 120.0
-    """Timeout of loading an adapter."""
+    """Timeout of an attempt."""
     attempts: Positive = 5
-    """Attempts at a request that a server answers with an error."""
+    """Attempts per request."""
     backoff_seconds: Seconds = 0.5
     """First pause between attempts; doubles."""
     wait_seconds: NonNegativeFloat = 600.0
-    """So long a request waits while no server can be used; then the run pauses."""
+    """Seconds a request waits for a usable server before the run pauses."""
     tolerance: PositiveFloat = 0.1
-    """Mean difference (nats a token) that a server's log-probabilities of the probe text may have
-    to the learner's; fits bfloat16."""
+    """Largest mean difference (nats per token) of log-probabilities between server and learner."""
 
     @field_validator("base_urls")
     @classmethod
-    def _are_addresses(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_addresses(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
         wrong = [url for url in urls if not re.fullmatch(r"https?://\S+", url)]
         if wrong or not urls or len({*urls}) < len(urls):
             raise ValueError(f"different URLs such as http://localhost:8003/v1, not {list(urls)}")
@@ -180,47 +169,40 @@ class VllmSection(Section):
 
 
 class PolicySection(Section):
-    """The model that writes workflows, and how it is sampled."""
+    """The trained model and its sampling."""
 
     train: Literal["lora", "full"] = "lora"
-    """An adapter, or all weights of the decoder but its embeddings. `full` keeps them in float32
-    whatever `dtype` says and takes 16 bytes for each; the head stays as it is, too."""
+    """Train an adapter, or all decoder weights but the embeddings, in float32 at 16 bytes each."""
     quantised: Literal["nf4"] | None = None
-    """QLoRA (arXiv 2305.14314): the frozen base in 4 bits, beside an adapter in float32. Needs
-    bitsandbytes (requirements-quantised.txt)."""
+    """QLoRA (arXiv 2305.14314): base weights in 4 bits; needs requirements-quantised.txt."""
     dtype: Literal["float32", "bfloat16"] | None = None
-    """Of the base weights. Default: bfloat16 on a GPU; float32 on a CPU, and for the embedded
-    policy."""
+    """Base weights. Default: bfloat16 on a GPU; float32 on a CPU and for the embedded policy."""
     head: Literal["language_model", "score"] = "language_model"
-    """What is read off the last layer: tokens, or one score for a text (`grpo.loss:
-    bradley_terry`), by a row that is trained beside the adapter."""
+    """Output: tokens, or one score per text for `grpo.loss: bradley_terry`."""
     head_dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of the logits, where the base weights are bfloat16; in sampler and learner alike. A logit of
-    20 that is rounded to bfloat16 makes its token's log-probability wrong by up to 0.06."""
+    """Logits with bfloat16 base weights; bfloat16 makes log-probabilities wrong by up to 0.06."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """`auto` is the GPU where there is one."""
+    """`auto` prefers the GPU."""
     prompt: Literal["full", "compact"] = "full"
-    """Form of the operators' documentation in the prompt."""
+    """Form of the operator documentation in the prompt."""
     max_prompt_tokens: Positive = 4096
-    """Longer questions are cut in the middle and counted (`prompt/truncated`)."""
+    """Longer prompts are cut in the middle and counted (`prompt/truncated`)."""
     max_new_tokens: Positive = 512
     """Longest completion."""
     temperature: PositiveFloat = 1.0
-    """Of the samples that are trained on."""
+    """Sampling temperature of training."""
     top_p: float = Field(default=1.0, gt=0, le=1)
-    """Below 1 the learner's ratio is biased."""
+    """Nucleus sampling; below 1 the ratio is biased."""
     sampler: Literal["local", "vllm"] = "local"
-    """Who draws completions: the trainer's process, or servers that get each step's adapter."""
+    """Sample in the trainer's process, or on vLLM servers that get each step's adapter."""
     decode_batch: Positive = 256
-    """Rows decoded at once by the local sampler; fewer where prompts of an evaluation would take
-    more keys and values than a step's."""
+    """Rows that the local sampler decodes at once."""
     gradient_checkpointing: bool | None = None
-    """Less memory for about a third more computing. Default: true on a GPU; false on a CPU, and for
-    the embedded policy."""
+    """Recompute activations, for less memory. Default: true on a GPU; false on a CPU and for the
+    embedded policy."""
     sharded: bool = False
-    """Split the frozen weights of the layers among the processes of a node, for a model that does
-    not fit on one GPU; needs several processes and, where completions are sampled, `sampler:
-    vllm`."""
+    """Split frozen weights among the processes of a node; needs `sampler: vllm` if completions are
+    sampled."""
     lora: LoraSection = LoraSection()
     vllm: VllmSection = VllmSection()
     tiny: TinySection = TinySection()
@@ -234,7 +216,7 @@ class PolicySection(Section):
         return self.model_copy(update={"dtype": dtype, "gradient_checkpointing": recompute})
 
     @model_validator(mode="after")
-    def _what_is_trained_is_built(self) -> "PolicySection":
+    def _check_train_fits(self) -> "PolicySection":
         if self.train == "full" and self.quantised:
             raise ValueError(
                 "train full with quantised: weights in 4 bits cannot be trained; set policy.train: "
@@ -254,7 +236,7 @@ class PolicySection(Section):
         return self
 
     @model_validator(mode="after")
-    def _the_sampler_can_serve_it(self) -> "PolicySection":
+    def _check_sampler_fits_rank(self) -> "PolicySection":
         if self.sampler == "vllm" and self.lora.rank > MAX_LORA_RANKS[-1]:
             raise ValueError(
                 f"lora.rank {self.lora.rank} with sampler vllm, which takes {MAX_LORA_RANKS[-1]} "

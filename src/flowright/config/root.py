@@ -21,29 +21,27 @@ from flowright.config.workflow import (
 
 
 class EvaluationSection(Section):
-    """Held-out problems: while training, and for the before/after table."""
+    """Evaluation on held-out problems."""
 
     every: NonNegative = 20
     """Steps between evaluations while training; 0: never."""
     problems: Positive = 90
-    """Validation problems of these evaluations."""
+    """Problems of these evaluations."""
     final_problems: Positive = 180
-    """Of the before/after table."""
+    """Problems of the before/after table."""
     samples: Positive = 1
-    """Workflows sampled per problem."""
+    """Samples per problem."""
     final_samples: Positive | None = None
-    """Of the before/after table. Default: `samples`."""
+    """Samples in the before/after table. Default: `samples`."""
     temperature: NonNegativeFloat = 1.0
-    """Of the policy when evaluated."""
+    """Sampling temperature of evaluations."""
     baselines: bool = True
-    """Fixed workflows in the before/after table."""
+    """Include baselines in the before/after table."""
     text: Path | None = None
-    """A text that is not trained on, whose perplexity tells what training costs elsewhere
-    (`eval/perplexity`): plain text, or rows with a column `text` (JSON Lines, Parquet);
-    `config/plain_english.jsonl` is one."""
+    """Text whose perplexity (`eval/perplexity`) shows what training costs elsewhere: plain text, or
+    rows with a column `text`."""
     text_tokens: int = Field(default=8192, ge=2)
-    """How many of its first tokens are read, in windows of at most `policy.max_prompt_tokens` +
-    `policy.max_new_tokens`."""
+    """Tokens of it that are read."""
 
 
 class EnvironmentSection(Section):
@@ -82,7 +80,7 @@ class EnvironmentSection(Section):
         return frozenset({config.aflow_executor_model, *judge, *config.judge.panel})
 
     def samples_nothing(self, config: "Config") -> bool:
-        """Whether the policy writes nothing, neither to train on nor to be measured by."""
+        """Return whether the policy writes nothing, neither to train on nor to be measured by."""
         return config.grpo.loss == "bradley_terry"
 
     def budget(self) -> WorkflowSection | None:
@@ -97,23 +95,22 @@ class Config(Section):
     """A whole run. The first keys are the ones most people change."""
 
     seed: int = 0
-    """Of every draw of the run."""
+    """Seed of every draw."""
     environment: str = "workflow"
-    """What a completion means: `workflow`, `judging` (docs/training_judges.md), `instructions`
-    (docs/instructions.md), `presentation` (docs/study.md), or
-    `package.module:factory` for an environment of your own; see docs/extending.md."""
+    """`workflow`, `judging` (docs/training_judges.md), `instructions` (docs/instructions.md),
+    `presentation` (docs/study.md), or an environment of your own as `package.module:Class`
+    (docs/extending.md)."""
     strategy_model: Name = TINY
-    """The policy: a Hugging Face id or folder, `tiny` (embedded), or `smollm2-135m` (a pretrained
-    one that needs no hub; see docs/running_on_gpus.md)."""
+    """Policy: a Hugging Face id or folder, `tiny` (embedded), or `smollm2-135m` (pretrained, needs
+    no hub)."""
     aflow_executor_model: Name = "simulated"
-    """A name in `llm.file`, or `simulated` (embedded server)."""
+    """A name in `llm.file`, or `simulated`."""
     train_dataset: Name = "offline"
-    """A task file; `offline` for the mixture that needs no download; or `package.module:function`
-    for problems of your own, see docs/extending.md."""
+    """A task file, `offline`, or `package.module:function` (docs/extending.md)."""
     val_dataset: Name = "offline"
-    """As `train_dataset`."""
+    """See `train_dataset`."""
     physical_gpus: tuple[Annotated[int, Field(ge=0)], ...] | None = None
-    """Becomes CUDA_VISIBLE_DEVICES before torch starts."""
+    """Value of CUDA_VISIBLE_DEVICES."""
     run: RunSection = RunSection()
     policy: PolicySection = PolicySection()
     grpo: GrpoSection = GrpoSection()
@@ -141,8 +138,7 @@ class Config(Section):
 
     @property
     def source(self) -> str:
-        """What follows ``--config`` in a command that is given these settings; ``FILE`` where that
-        is not known."""
+        """The arguments of ``--config`` for these settings; ``FILE`` if they are not known."""
         return self._source
 
     def __eq__(self, other: object) -> bool:
@@ -179,7 +175,7 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
-    def _who_reads_a_text_predicts_it(self) -> "Config":
+    def _check_text_fits_head(self) -> "Config":
         if self.evaluation.text is not None and self.policy.head == "score":
             raise ValueError(
                 "evaluation.text: policy.head: score predicts no tokens, so a text has no "
@@ -188,7 +184,7 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
-    def _split_weights_do_not_decode(self) -> "Config":
+    def _check_sharded_fits_sampler(self) -> "Config":
         policy = self.policy
         if policy.sharded and policy.sampler == "local" and not self.section.samples_nothing(self):
             raise ValueError(
@@ -198,7 +194,7 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
-    def _completions_are_longer_than_the_buffer(self) -> "Config":
+    def _check_overlong_buffer(self) -> "Config":
         buffer, longest = self.grpo.overlong_buffer, self.policy.max_new_tokens
         if self.grpo.overlong == "soft" and buffer is not None and buffer > longest:
             raise ValueError(
@@ -208,7 +204,7 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
-    def _a_server_has_the_policy(self) -> "Config":
+    def _check_servers_have_policy(self) -> "Config":
         named = self.policy.sampler == "local" or self.policy.vllm.model_name
         if not named and self.served_policy in (TINY, SMOLLM2):
             raise ValueError(
@@ -237,7 +233,7 @@ class Config(Section):
 
     @property
     def policy_base(self) -> str:
-        """What the policy's adapter stands on: the warm-started folder, or ``strategy_model``."""
+        """The base of the policy's adapter: the warm-started folder, or ``strategy_model``."""
         return str(self.policy.warm_start.folder or self.strategy_model)
 
     @property
@@ -280,7 +276,7 @@ class JudgeServerConfig(Section):
     simulated: SimulatedSection = SimulatedSection()
 
     @model_validator(mode="after")
-    def _one_judge(self) -> "JudgeServerConfig":
+    def _check_one_judge(self) -> "JudgeServerConfig":
         if self.trained.folder is None:
             return self
         for key, other in (
@@ -291,11 +287,11 @@ class JudgeServerConfig(Section):
             if other:
                 raise ValueError(f"{key}: trained.folder is the judge already; leave one out")
         if self.judge.mode == "rules":
-            raise ValueError("judge.mode: rules ask nobody, and trained.folder is a judge")
+            raise ValueError("judge.mode: with rules there is no judge, and trained.folder is one")
         return self
 
     @model_validator(mode="after")
-    def _named(self) -> "JudgeServerConfig":
+    def _check_judge_is_named(self) -> "JudgeServerConfig":
         own = self.judge.service is not None or self.server.judge_class is not None
         own = own or self.trained.folder is not None
         if self.judge.mode != "rules" and not own and not self.judge.model:

@@ -1,4 +1,4 @@
-"""What every section of the configuration is: frozen, strict, and with types for its fields."""
+"""The base of every section of the configuration, and the types of its fields."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, get_args
@@ -28,7 +28,7 @@ class Section(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _true_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+    def _check_no_boolean(cls, value: Any, info: ValidationInfo) -> Any:
         annotation = cls.model_fields[str(info.field_name)].annotation
         if isinstance(value, bool) and bool not in (annotation, *get_args(annotation)):
             raise ValueError("this is not a key for true or false")
@@ -38,8 +38,8 @@ class Section(BaseModel):
 def check_files_are_read(
     data: str, train_files: Sequence[object], val_files: Sequence[object]
 ) -> None:
-    """Of a section whose rows come from files or are made by a known rule. Raises ValueError for
-    files that are missing, or that nobody reads."""
+    """Check a section whose rows come from files or follow a known rule. Raises ValueError for
+    missing files, and for files that are not read."""
     if data == "files" and not train_files:
         raise ValueError("train_files: name the files to train on, or set data to known_rule")
     if data == "known_rule" and (train_files or val_files):

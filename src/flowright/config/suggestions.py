@@ -1,6 +1,6 @@
-"""Where a key that nobody knows may have been meant to go. Names only; no value is looked at.
+"""Suggestions for an unknown key, by name alone.
 
-The standard library is enough, so that ``scripts/quickstart.sh`` can check its arguments before
+Needs the standard library only, so that ``scripts/quickstart.sh`` can check its arguments before
 anything is installed.
 """
 
@@ -119,8 +119,8 @@ ELSEWHERE: dict[str, tuple[str, ...] | str] = {
 
 
 def meant(location: Sequence[str], keys: Collection[str]) -> str:
-    """What to say after "unknown key" of the key at ``location``, where ``keys`` are all that
-    there are, dotted: ``; did you mean grpo.steps?``, another sentence, or nothing."""
+    """Return the end of the message on an unknown key at ``location``, given all dotted ``keys``:
+    ``; did you mean grpo.steps?``, another sentence, or nothing."""
     above, name = [*location[:-1]], location[-1].lower().replace("-", "_")
     prefix = "".join(f"{part}." for part in above)
     beside = {key[len(prefix) :].partition(".")[0] for key in keys if key.startswith(prefix)}
@@ -138,8 +138,8 @@ def meant(location: Sequence[str], keys: Collection[str]) -> str:
 
 
 def unknown(key: str, keys: Collection[str], open_keys: Collection[str] = ()) -> str | None:
-    """What is wrong with a dotted key; None where it is one of ``keys``, a section above one, or
-    below one of ``open_keys``, whose values have names of their own."""
+    """Return the mistake in a dotted key; None for one of ``keys``, for a section above one, and
+    for a key below one of ``open_keys``, whose values have names of their own."""
     fits = key in keys or any(known.startswith(f"{key}.") for known in keys)
     if fits or any(key.startswith(f"{name}.") for name in open_keys):
         return None

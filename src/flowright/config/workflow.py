@@ -8,83 +8,80 @@ from flowright.config.section import NonNegative, NonNegativeFloat, Positive, Se
 
 
 class RewardSection(Section):
-    """What each outcome of an attempt is worth."""
+    """Rewards of the outcomes of an attempt."""
 
     invalid: float = -0.2
-    """A program that cannot be parsed or validated."""
+    """Program that cannot be parsed or validated."""
     crashed: float = -0.1
-    """A program that fails while running."""
+    """Program that fails while running."""
     wrong: float = 0.0
-    """An answer that the judge calls wrong."""
+    """Answer judged wrong."""
     right: float = 1.0
-    """An answer that the judge calls right."""
+    """Answer judged right."""
     cost_weight: float = Field(default=0.0, ge=0, le=0.5)
-    """Ranks right answers of a group by tokens; 0 turns it off."""
+    """Weight of the tokens spent, among right answers of a group."""
 
     @model_validator(mode="after")
-    def _ordered(self) -> "RewardSection":
+    def _check_order(self) -> "RewardSection":
         if not self.invalid <= self.crashed <= self.wrong < self.right:
             raise ValueError("must be ordered invalid <= crashed <= wrong < right")
         return self
 
 
 class WorkflowSection(Section):
-    """Budgets of one workflow. Exceeding one is the policy's fault."""
+    """Budgets of one workflow."""
 
     max_llm_calls: Positive = 16
     """Calls of the large model."""
     max_tokens: Positive = 64_000
-    """Prompt and completion tokens together."""
+    """Prompt and completion tokens."""
     max_concurrency: Positive = 8
-    """Operator calls of one workflow in flight."""
+    """Operator calls in flight."""
     max_checks: Positive = 16
-    """Runs of code by `test`, `programmer` and operators of your own; one at a time."""
+    """Executions of code by operators."""
     check_seconds: Seconds = 10.0
-    """Wall time of one such run; at most ten times `sandbox.cpu_seconds`."""
+    """Wall time per execution; at most ten times `sandbox.cpu_seconds`."""
     own_seconds: Seconds = 2.0
-    """CPU time of the program's own computing."""
+    """CPU time of the program itself."""
     total_seconds: Seconds = 600.0
-    """Waiting for the model included."""
+    """Wall time."""
     memory_mb: Positive = 64
-    """Of the program, in MiB."""
+    """Memory of the program, in MiB."""
     max_prompt_chars: Positive = 60_000
-    """Of one operator call's arguments. A character counts as its bytes in UTF-8, so that no text
-    has more tokens than this."""
+    """Bytes of UTF-8 in an operator call's arguments."""
     max_answer_chars: Positive = 20_000
-    """Of the final answer, counted alike."""
+    """Bytes of UTF-8 in the final answer."""
     workers: NonNegative = 0
-    """Interpreter processes; 0 means one per core."""
+    """Interpreter processes; 0: one per core."""
     in_flight: Positive = 256
-    """Workflows running at once."""
+    """Concurrent workflows."""
     operators: tuple[str, ...] = ()
-    """Modules with operators of your own, such as `[my_package.tools]`, beside the built-in
-    ones."""
+    """Modules with operators of your own."""
 
 
 class ExecutorSection(Section):
-    """How operators ask the large model."""
+    """Requests of operators."""
 
     temperature: NonNegativeFloat = 0.7
-    """Of the operators' requests."""
+    """Sampling temperature."""
     max_tokens: Positive = 4096
-    """Completion budget of one call."""
+    """Completion tokens per call."""
     reasoning_effort: Literal["low", "medium", "high"] | None = None
-    """Sent with requests to reasoning models; default: not sent."""
+    """Sent to reasoning models. Default: not sent."""
     programmer_tries: Positive = 3
-    """Programs written before giving up."""
+    """Programs written per call of `programmer`."""
 
 
 class SandboxSection(Section):
-    """Limits of the code that the policy or the large model wrote."""
+    """Limits of code written by a model."""
 
     cpu_seconds: Seconds = 5.0
-    """CPU time of one execution; ten times as long on the wall clock."""
+    """CPU time per execution; ten times that on the wall clock."""
     patience_seconds: Seconds = 600.0
-    """How much longer an execution may go on that gets no CPU on a busy machine; after that it is
-    lost, and what it was to grade is unscored."""
+    """Extra wall time for an execution that gets no CPU on a busy machine; then it is lost."""
     memory_mb: Positive = 512
-    """Of one execution, in MiB."""
+    """Memory per execution, in MiB."""
     workers: NonNegative = 0
-    """Executions at once; 0 means one per core."""
+    """Concurrent executions; 0: one per core."""
     allow_weaker: bool = False
     """Start with less isolation than required; shown on every screen."""

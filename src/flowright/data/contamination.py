@@ -147,8 +147,8 @@ class TrainedOn:
     @classmethod
     def gathered(cls, folders: Iterable[Path]) -> "TrainedOn | None":
         """Merge the records of several folders; None without any. Raises DataError."""
-        said = [found for folder in folders if (found := cls.read(folder)) is not None]
-        return reduce(or_, said) if said else None
+        records = [found for folder in folders if (found := cls.read(folder)) is not None]
+        return reduce(or_, records) if records else None
 
 
 def subset_of(row: Pair | Rated) -> str:

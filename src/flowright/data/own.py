@@ -156,11 +156,11 @@ class Conversion:
     def _question(self, row: UpstreamRow) -> str:
         value = self._value(row, "question")
         if isinstance(value, list):  # messages of a chat
-            said = [m.get("content") for m in value if isinstance(m, Mapping)]
-            if not said or not all(isinstance(text, str) for text in said):
+            contents = [m.get("content") for m in value if isinstance(m, Mapping)]
+            if not contents or not all(isinstance(text, str) for text in contents):
                 raise row.error("the question is a list, but not one of messages with a content")
             self.assumed["question from the messages of a chat, joined"] += 1
-            value = "\n\n".join(str(text).strip() for text in said)
+            value = "\n\n".join(str(text).strip() for text in contents)
         if not isinstance(value, str) or not value.strip():
             raise lacking(row, "question", "qa")
         return value.strip()
@@ -214,8 +214,8 @@ class Conversion:
             self._used |= {columns[label] for label in labels}
             return [[label, str(row.values[columns[label]]).strip()] for label in labels]
         match value:
-            case {"label": list(labels), "text": list(said)}:
-                value = list(zip(labels, said, strict=False))
+            case {"label": list(labels), "text": list(contents)}:
+                value = list(zip(labels, contents, strict=False))
             case Mapping():
                 value = list(value.items())
         if not isinstance(value, list) or len(value) < 2:
@@ -241,15 +241,15 @@ class Conversion:
                 first = "1" if self._from_one else "0"
                 self.assumed[f"answers are numbers of choices, counted from {first}"] += 1
                 return choices[index][0]
-        said = str(answer)
-        letter = said.strip("().: ").casefold()
+        contents = str(answer)
+        letter = contents.strip("().: ").casefold()
         if letter in labels:
             return labels[letter]
-        if normalise(said) in by_text:
+        if normalise(contents) in by_text:
             self.assumed["answers are texts of choices"] += 1
-            return by_text[normalise(said)]
+            return by_text[normalise(contents)]
         shown = "; ".join(f"{label}. {' '.join(text.split())[:40]}" for label, text in choices)
-        raise row.error(f"the answer {said[:60]!r} is none of the choices {shown}")
+        raise row.error(f"the answer {contents[:60]!r} is none of the choices {shown}")
 
     def _counts_from_one(self, rows: Sequence[UpstreamRow]) -> bool:
         """Return whether answers are numbers of choices counted from one: none is 0 and one equals

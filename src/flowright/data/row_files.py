@@ -96,8 +96,8 @@ _UNSEEN = frozenset({"Cc", "Cf", "Zl", "Zp", "Zs"})  # white space, and signs wi
 
 def text_of(content: object, where: str) -> str:
     if not isinstance(content, str):
-        said = "missing" if content is None else f"{short(content)}, not text"
-        raise UnusableRow(Fault.MESSAGES, f"{where}: content is {said}")
+        state = "missing" if content is None else f"{short(content)}, not text"
+        raise UnusableRow(Fault.MESSAGES, f"{where}: content is {state}")
     _require_whole(content, where)
     if not any(unicodedata.category(sign) not in _UNSEEN for sign in content):
         raise UnusableRow(Fault.EMPTY, f"{where}: the text is empty")
@@ -201,7 +201,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class RowReport:
     """Used and left-out rows of one or several files. ``unread`` answers stood behind the first of
     pointwise rows, which is the one that counts."""
 
@@ -209,14 +209,14 @@ class Report:
     left_out: tuple[LeftOut, ...] = ()
     unread: int = 0
 
-    def __add__(self, other: "Report") -> "Report":
-        return Report(
+    def __add__(self, other: "RowReport") -> "RowReport":
+        return RowReport(
             self.used + other.used, self.left_out + other.left_out, self.unread + other.unread
         )
 
-    def less(self, left_out: tuple[LeftOut, ...]) -> "Report":
+    def less(self, left_out: tuple[LeftOut, ...]) -> "RowReport":
         """With rows left out that counted as used."""
-        return Report(self.used - len(left_out), self.left_out + left_out, self.unread)
+        return RowReport(self.used - len(left_out), self.left_out + left_out, self.unread)
 
     @property
     def faults(self) -> Mapping[Fault, int]:
@@ -227,14 +227,16 @@ class Report:
         """One line on all rows, then for each reason the first ``most`` of its rows."""
         rows = self.used + len(self.left_out)
         counted = ", ".join(f"{fault} {n:,}" for fault, n in self.faults.items())
-        told = [f"{self.used:,} of {rows:,} rows used" + (f"; left out: {counted}" * bool(counted))]
+        shown = [
+            f"{self.used:,} of {rows:,} rows used" + (f"; left out: {counted}" * bool(counted))
+        ]
         if self.unread:
-            told.append(f"  {self.unread:,} answers behind the first of their row are not read")
+            shown.append(f"  {self.unread:,} answers behind the first of their row are not read")
         for fault in self.faults:
             named = [row for row in self.left_out if row.fault is fault]
-            told += [f"  {row}" for row in named[:most]]
-            told += [f"  and {len(named) - most:,} more: {fault}"] * (len(named) > most)
-        return told
+            shown += [f"  {row}" for row in named[:most]]
+            shown += [f"  and {len(named) - most:,} more: {fault}"] * (len(named) > most)
+        return shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +244,7 @@ class RowFile(Generic[R]):
     """The rows of files, in their order, and what became of the others."""
 
     rows: tuple[R, ...]
-    report: Report
+    report: RowReport
 
 
 def read_row_files(
@@ -271,7 +273,7 @@ def read_row_files(
             problems += error.problems
     if problems:
         raise DataError(*problems)
-    report = Report(len(rows), tuple(left_out))
+    report = RowReport(len(rows), tuple(left_out))
     if not rows:
         names = ", ".join(map(str, paths))
         raise DataError(f"{names}: no {called}", *report.lines())

@@ -1,1 +1,1 @@
-"""What a completion means: the environments that turn completions into rewards."""
+"""Environments: tasks, prompts, and the rewards of completions."""

@@ -1,8 +1,5 @@
-"""How screens show an environment's runs: words, families of metrics, and the parts of a record.
-
-Read by whoever shows a run (:mod:`flowright.viewer.monitoring`) from its files alone, so everything here
-works on plain JSON. Nothing is drawn here.
-"""
+"""The presentation of an environment's runs on screens: words, families of metrics, and the parts
+of a record. The viewer has a run's files alone, so everything here works on plain JSON."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,8 +13,8 @@ from flowright.environments.registry import ENVIRONMENTS, built_in
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """A family of metrics ``<prefix>/<kind>/<name>``: for each kind of task the mean of several
-    names, such as the operators that a workflow calls. ``lead`` says what a mean is of."""
+    """A family of metrics ``<prefix>/<kind>/<name>``: per kind of task the mean of several names,
+    such as the operators that a workflow calls. ``lead`` describes the mean."""
 
     title: str
     prefix: str
@@ -36,18 +33,18 @@ class Curve:
 
 @dataclass(frozen=True)
 class Display:
-    """What screens say of an environment; every field has a default that fits any.
+    """Words and metrics of an environment; every field has a default that fits any.
 
-    ``completion`` is what a completion is called, ``compared`` what a row of the evaluation is.
-    ``kinds`` are the kinds of tasks in their usual order; those not named follow. ``curves`` stand
-    beside time and tokens, ``shares`` (name, metric) beside the valid share of the rollouts;
-    ``seconds`` names the metrics ``time/<name>`` that are means over rollouts. ``models`` and
-    ``labels`` are keys of ``state.json`` that are shown at the head of a run, the labels in the
-    report alone. ``meanings`` says what the environment means by a reason of failure. ``note`` is
-    something that a reader of the run must know.
+    ``completion`` is the word for a completion, ``language`` that of its code block, ``compared`` for a row of the evaluation. ``kinds``
+    are the kinds of tasks in their usual order; others follow. ``curves`` stand beside time and
+    tokens, ``shares`` (name, metric) beside the valid share of the rollouts; ``seconds`` names the
+    metrics ``time/<name>`` that are means over rollouts. ``models`` and ``labels`` are keys of
+    ``state.json`` that are shown at the head of a run, the labels in the report alone. ``meanings``
+    explains reasons of failure. ``note`` is shown with the run.
     """
 
     completion: str = "completion"
+    language: str = ""
     compared: str = "Policy"
     kinds: Sequence[str] = ()
     mixes: Sequence[Mix] = ()
@@ -68,9 +65,8 @@ class Display:
 
 
 def display_of(config: Mapping[str, Any]) -> Display:
-    """The display of the environment that a run's configuration names: of this package by name, of
-    a user's own the attribute ``display``. One that cannot be imported here is shown as any other
-    would be, with a note that says so."""
+    """Return the display of the environment in a run's configuration. A user's own that cannot be
+    imported gets the default display, with a note on the reason."""
     return _display(str(config.get("environment") or "workflow"))
 
 

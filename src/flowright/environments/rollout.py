@@ -47,7 +47,7 @@ class Reward:
 
     @property
     def unpenalised(self) -> float | None:
-        """What the task itself gave."""
+        """The task's own reward, without penalties."""
         return self.value if self.task is None else self.task
 
     def __post_init__(self) -> None:
@@ -123,7 +123,7 @@ def _scored(validity: float, correctness: float) -> Reward:
 
 
 SCHEMA = 1
-"""Of a rollout's record, as docs/viewing.md tells it; the one before had no such field."""
+"""Version of a rollout's record (docs/viewing.md); records without the field are older."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What an attempt took beside its judging: calls and tokens of large models, and seconds."""
+    """Calls and tokens of large models, and seconds, of an attempt without its judging."""
 
     calls: int
     tokens: int
@@ -165,7 +165,7 @@ class Rollout:
 
     @property
     def lost(self) -> bool:
-        """Whether a failure of ours ended it, which says nothing about the policy."""
+        """True if a failure of ours ended it, which is no fact about the policy."""
         return self.failure is not None and self.failure.blame is Blame.INFRASTRUCTURE
 
     @property
@@ -180,7 +180,8 @@ class Rollout:
 
     @property
     def f1_score(self) -> float | None:
-        """As :attr:`gold_score`, the token F1 of an answer in words (:class:`Gold`)."""
+        """The token F1 of an answer in words (:class:`Gold`); 0 and None as for
+        :attr:`gold_score`."""
         if self._failed:
             return 0.0
         return None if self.gold is None else self.gold.f1
@@ -290,7 +291,7 @@ def _failures(failures: Sequence[Failure | None]) -> dict[str, float]:
     reasons = Counter(failure.reason for failure in failures if failure)
     ours = sum(n for reason, n in reasons.items() if reason.blame is Blame.INFRASTRUCTURE)
     policy = sum(reasons.values()) - ours
-    # A sample that we lost says nothing about the policy, so it is not in the valid share.
+    # A sample that we lost is no fact about the policy, so it is not in the valid share.
     shares = {"rollout/unscored": ours / count}
     if count > ours:
         shares["rollout/valid_frac"] = 1 - policy / (count - ours)

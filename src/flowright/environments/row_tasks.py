@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from flowright.core.errors import DataError
-from flowright.data.row_files import Fault, LeftOut, Report, RowFile
+from flowright.data.row_files import Fault, LeftOut, RowFile, RowReport
 from flowright.data.task import Task
 from flowright.environments.base import Environment, TaskSets
 
 _NAMED = 5  # rows that an error names
+_SHOWN = 3  # left-out rows that a note names
 
 
 class Row(Protocol):
@@ -78,7 +79,7 @@ def split_files(
     key: Key[R],
     count: Callable[[int], int],
     salt: str,
-) -> tuple[Split[R], Report]:
+) -> tuple[Split[R], RowReport]:
     """Return the split of files, and the report on all their rows: :func:`keep_apart` with held-out
     files, :func:`hold_out` without."""
     if held_out is None:
@@ -105,8 +106,8 @@ def without_sealed(
 
 @dataclass(frozen=True, slots=True)
 class RowSets(Generic[R]):
-    """Rows to train on and held-out rows. ``lines`` say, for people, where they come from and what
-    was left out."""
+    """Rows to train on and held-out rows. ``lines`` are notes on their source and
+    on rows that were left out."""
 
     train: tuple[R, ...]
     held_out: tuple[R, ...]
@@ -244,16 +245,21 @@ def fit(
 class RowSection(Protocol):
     """The keys that environments of rows share."""
 
-    epochs: float | None
-    overlong: Any
-    show_left_out: int
-    train_files: Sequence[Any]
+    @property
+    def epochs(self) -> float | None: ...
+    @property
+    def overlong(self) -> str: ...
+    @property
+    def train_files(self) -> Sequence[object]: ...
 
 
-class RowEnvironment(Environment):
+S = TypeVar("S", bound=RowSection)
+
+
+class RowEnvironment(Environment, Generic[S]):
     """Base of the environments whose tasks are rows, of files or of a known rule."""
 
-    _section: RowSection
+    _section: S
     _sets: RowSets[Any] | None = None
     _length_notes: tuple[str, ...] = ()
 
@@ -264,13 +270,13 @@ class RowEnvironment(Environment):
     def _fitted(
         self, tasks: TaskSets, tokens: Callable[[Any], int], limit: int, shorten: Shorten[Any]
     ) -> TaskSets:
-        """Fit both sides as ``overlong`` says, with lines for :meth:`task_notes`. Raises
+        """Fit both sides by ``overlong``, with lines for :meth:`task_notes`. Raises
         DataError."""
-        sides, notes, shown = [], list[str](), self._section.show_left_out
+        sides, notes = [], list[str]()
         for name, side in (("train", tasks.train), ("held out", tasks.val)):
             if side:
                 found = fit(side, tokens, limit, self._section.overlong, shorten)
-                notes += [f"{name}: {found}", *(f"  {row}" for row in found.left_out[:shown])]
+                notes += [f"{name}: {found}", *(f"  {row}" for row in found.left_out[:_SHOWN])]
                 side = [*found.rows]
             sides.append(side)
         self._length_notes = tuple(notes)

@@ -12,7 +12,7 @@ from flowright.core.statistics import RESAMPLES, Resampler, mean, ratio
 from flowright.data.task import Task
 from flowright.environments.base import Baseline, Environment
 from flowright.environments.rollout import Completion
-from flowright.evaluation.evaluator import Row, make_row, rollout_all, row_of
+from flowright.evaluation.evaluator import TableRow, make_row, rollout_all, row_of
 from flowright.evaluation.ledger import Ledger, Where
 from flowright.evaluation.perplexity import TextScore
 from flowright.policy.sampling import Sample
@@ -32,7 +32,7 @@ class Change:
     high: float | None
 
 
-def drift(before: Row, after: Row) -> dict[str, Change]:
+def drift(before: TableRow, after: TableRow) -> dict[str, Change]:
     """Return the changes between two policies' rows on the same problems and text: ``perplexity``
     and ``completion_tokens``, each where both rows have it."""
     found: dict[str, Change] = {}
@@ -98,7 +98,7 @@ UNTRAINED, TRAINED = "untrained policy", "trained policy"
 SMALLEST_GAP = 0.01
 """Smallest gap between the untrained policy and the best baselines of which a share is reported."""
 
-Measure = Callable[[Sequence[Task]], Awaitable[Row]]
+Measure = Callable[[Sequence[Task]], Awaitable[TableRow]]
 """Measures something on problems, such as a policy."""
 
 
@@ -116,7 +116,7 @@ class Comparison:
 
     problems: int
     simulated: bool
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
     chosen_on: str
     best_single: str
     best_by_kind: Mapping[str, str]
@@ -129,7 +129,7 @@ class Comparison:
         """True for mean rewards, False for shares that are right by gold."""
         return any(row.by_reward for row in self.rows)
 
-    def row(self, name: str) -> Row | None:
+    def row(self, name: str) -> TableRow | None:
         return next((row for row in self.rows if row.name == name), None)
 
     def to_json(self) -> dict[str, Any]:
@@ -158,10 +158,10 @@ async def compare(
     picked = environment.reward_bounds is None
     selections = baselines if select_on and picked else ()
     total = len(policies) + len(baselines) + len(selections) + bool(baselines)
-    rows: list[Row] = []
-    picks: list[Row] = []
+    rows: list[TableRow] = []
+    picks: list[TableRow] = []
 
-    async def add(where: Where, name: str, measured: Callable[[], Awaitable[Row]]) -> None:
+    async def add(where: Where, name: str, measured: Callable[[], Awaitable[TableRow]]) -> None:
         progress(len(rows) + len(picks), total, name)
         known = ledger.get(where, name) if ledger else None
         row = row_of(known) if known else await measured()
@@ -169,7 +169,7 @@ async def compare(
             ledger.put(where, asdict(row))
         (rows if where == "problems" else picks).append(row)
 
-    async def rolled_out(baseline: Baseline, some: Sequence[Task]) -> Row:
+    async def rolled_out(baseline: Baseline, some: Sequence[Task]) -> TableRow:
         """Roll out its completion for every task as a policy's."""
         sample = Sample((), (), baseline.completion, "stop", -1)
         key = baseline.name.replace(": ", "/")
@@ -193,7 +193,7 @@ async def compare(
 
 
 def summarise(
-    rows: Sequence[Row], problems: int, simulated: bool, picks: Sequence[Row] = ()
+    rows: Sequence[TableRow], problems: int, simulated: bool, picks: Sequence[TableRow] = ()
 ) -> Comparison:
     """Summarise rows. ``picks``: rows of baselines on other problems, to choose them by."""
     fixed = {row.name: row for row in rows if row.group == "baseline"}
@@ -219,7 +219,7 @@ def summarise(
     )
 
 
-def _drifts(rows: Sequence[Row]) -> dict[str, Mapping[str, Change]]:
+def _drifts(rows: Sequence[TableRow]) -> dict[str, Mapping[str, Change]]:
     """Return the drift of each policy's row from the untrained one, where there is one."""
     before = next((row for row in rows if row.name == UNTRAINED), None)
     if before is None:
@@ -228,12 +228,12 @@ def _drifts(rows: Sequence[Row]) -> dict[str, Mapping[str, Change]]:
     return {row.name: found for row in after if (found := drift(before, row))}
 
 
-def _best(rows: Sequence[Row], kind: str) -> str:
+def _best(rows: Sequence[TableRow], kind: str) -> str:
     """Return the name of the most accurate row; unmeasured rows come last."""
     return max(rows, key=lambda row: -1.0 if (g := row.kinds[kind].gold) is None else g).name
 
 
-def _gap_closed(rows: Sequence[Row], best: float) -> float | None:
+def _gap_closed(rows: Sequence[TableRow], best: float) -> float | None:
     gold = {row.name: row.kinds["all"].gold for row in rows}
     before, after = gold.get(UNTRAINED), gold.get(TRAINED)
     if before is None or after is None or best - before < SMALLEST_GAP:

@@ -75,7 +75,7 @@ class RewardScore(Score):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """One line of the table: scores by kind of task ("all" included) and by dataset (``sources``),
     and the composition of attempts by kind (``mix``).
 
@@ -119,7 +119,7 @@ class Evaluator:
         draw: int = 0,
         samples: int | None = None,
         text: TextScore | None = None,
-    ) -> Row:
+    ) -> TableRow:
         """Return the row of the policy that ``sampler`` serves, with ``samples`` attempts a problem
         (None: as while training). ``draw`` numbers the evaluation; ``text`` is the policy's score
         of a text."""
@@ -165,7 +165,7 @@ def make_row(
     rollouts: Sequence[Sequence[Rollout]],
     environment: Environment,
     shown: bool = True,
-) -> Row:
+) -> TableRow:
     """Make a row from groups of rollouts, one group a task."""
     bounds = environment.reward_bounds
     kinds = {"all": score(rollouts, bounds)}
@@ -179,7 +179,7 @@ def make_row(
     drawn = group == "policy" and any(lengths)
     mix = environment.mix(flat)
     f1 = {s: found for s in names if (found := _f1([g for g in rollouts if g[0].task.source == s]))}
-    return Row(name, group, kinds, sources, mix, shown, tuple(lengths) if drawn else (), f1=f1)
+    return TableRow(name, group, kinds, sources, mix, shown, tuple(lengths) if drawn else (), f1=f1)
 
 
 def _f1(groups: Sequence[Sequence[Rollout]]) -> Estimate | None:
@@ -192,7 +192,7 @@ def _f1(groups: Sequence[Sequence[Rollout]]) -> Estimate | None:
     return Estimate(*bootstrap([[r.f1_score for r in group] for group in groups]))
 
 
-def row_of(known: Mapping[str, Any]) -> Row:
+def row_of(known: Mapping[str, Any]) -> TableRow:
     """Restore a row from the mapping that ``asdict`` made of it."""
     scores = {
         name: {key: _score_of(score) for key, score in known[name].items()}
@@ -206,7 +206,7 @@ def row_of(known: Mapping[str, Any]) -> Row:
         "text": None if text is None else text_score_of(text),
         "f1": {source: Estimate(**found) for source, found in known.get("f1", {}).items()},
     }
-    return Row(**whole)
+    return TableRow(**whole)
 
 
 def _score_of(known: Mapping[str, Any]) -> Score:
@@ -336,7 +336,7 @@ async def scored_row(
     policy: Policy,
     batches: FixedData,
     section: GrpoSection,
-) -> Row:
+) -> TableRow:
     """Return the row of a policy that scores: its gold accuracy is the share of pairs ranked as
     people ranked them. Two equal scores are half right; pairs without a preference do not count."""
     groups = [group for task in tasks for group in batches.groups([task])]

@@ -144,7 +144,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredRow:
     """A row of ours. ``repetitions``: attempts at each problem, whose mean is a problem's share.
     ``mean``: of all six datasets, None where one is missing."""
 
@@ -163,14 +163,14 @@ class PaperTable:
     """Rows of others and ours, the models of ours, and the notes below."""
 
     published: Sequence[Published]
-    ours: Sequence[Measured]
+    ours: Sequence[MeasuredRow]
     models: Models
     provenance: Provenance
     problems_hash: str
     simulated: bool
     notes: tuple[str, ...] = ()
 
-    def name(self, row: Measured) -> str:
+    def name(self, row: MeasuredRow) -> str:
         return one_line(row.name, 80) + ", simulated" * self.simulated
 
     def to_json(self) -> dict[str, Any]:
@@ -267,7 +267,7 @@ def paper_table(
     return replace(table, notes=tuple(_notes(table)))
 
 
-def _measured(row: Mapping[str, Any], repetitions: int) -> Measured:
+def _measured(row: Mapping[str, Any], repetitions: int) -> MeasuredRow:
     cells: dict[str, Cell] = {}
     for name in DATASETS:
         if (score := row["sources"].get(name)) is not None:
@@ -278,7 +278,7 @@ def _measured(row: Mapping[str, Any], repetitions: int) -> Measured:
             cells[name] = Cell(*found, score["problems"], score["unscored"])
     values = [cell.value for cell in cells.values() if cell.value is not None]
     mean = math.fsum(values) / len(values) if len(values) == len(DATASETS) else None
-    return Measured(row["name"], cells, repetitions, mean)
+    return MeasuredRow(row["name"], cells, repetitions, mean)
 
 
 def differences(cell: Cell, dataset: str, table: PaperTable, other: Published) -> list[str]:

@@ -23,7 +23,7 @@ METRIC = "eval/perplexity"
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class TokenWindow:
     """At least two token ids of the document with this number. The first is not predicted."""
 
     document: int
@@ -48,7 +48,7 @@ class HeldOutText:
 
     policy: Policy
     section: GrpoSection
-    windows: Sequence[Window]
+    windows: Sequence[TokenWindow]
     notes: Sequence[str]
     ranks: Ranks = ONE
 
@@ -98,13 +98,13 @@ def open_text(config: Config, policy: Policy, ranks: Ranks = ONE) -> HeldOutText
 
 def windows_of(
     texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, longest: int, most: int
-) -> tuple[list[Window], bool]:
+) -> tuple[list[TokenWindow], bool]:
     """Cut the first ``most`` tokens of the texts into windows of at most ``longest``; return
     whether there are more, too. Each begins with the tokenizer's BOS token, where it has one."""
     marks = tokenizer.encode("")
     begin = tuple(i for i in marks[:1] if i == tokenizer.bos_token_id)
     size, left = longest - len(begin), most
-    windows: list[Window] = []
+    windows: list[TokenWindow] = []
     for number, text in enumerate(texts):
         if not left:
             return windows, True
@@ -112,7 +112,7 @@ def windows_of(
         for start in range(0, min(len(ids), left), size):
             part = (*begin, *ids[start : min(start + size, left)])
             if len(part) > 1:
-                windows.append(Window(number, part))
+                windows.append(TokenWindow(number, part))
         if len(ids) > left:
             return windows, True
         left -= len(ids)
@@ -120,7 +120,7 @@ def windows_of(
 
 
 def _notes(
-    documents: Documents, windows: Sequence[Window], longest: int, most: int | None
+    documents: Documents, windows: Sequence[TokenWindow], longest: int, most: int | None
 ) -> list[str]:
     predicted = sum(len(window.token_ids) - 1 for window in windows)
     read = len({window.document for window in windows})

@@ -54,8 +54,8 @@ def _belongs(rest: str, label: str, choices: Choices) -> bool:
     named = {other for other, text in choices if exact_match(rest, text)}
     if named:
         return label in named
-    said = f" {' '.join(tokens(rest))} "
-    texts = {other: f" {' '.join(tokens(text))} " in said for other, text in choices}
+    spaced = f" {' '.join(tokens(rest))} "
+    texts = {other: f" {' '.join(tokens(text))} " in spaced for other, text in choices}
     others = [re.escape(other) for other, _ in choices if other not in (label, "A", "I")]
     by_label = others and re.search(rf"\b(?:{'|'.join(others)})\b(?!['’])|\(A\)", rest)
     by_text = not texts[label] and any(texts.values())

@@ -33,7 +33,7 @@ _Found = tuple[bool | None, str, str, bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class AnswerComparison:
     """``correct`` is None where a computer algebra system has to decide between ``final``, the
     answer without its lead-in, and one of ``expected``. ``method`` names the deciding rule. It is
     not ``certain`` where the rule is a convention rather than the text itself: ``3%`` for 3, the
@@ -46,18 +46,22 @@ class Comparison:
     certain: bool = True
 
 
-def compare(expected: Sequence[str], answer: str, kind: Kind, choices: Choices = ()) -> Comparison:
+def compare(
+    expected: Sequence[str], answer: str, kind: Kind, choices: Choices = ()
+) -> AnswerComparison:
     """Compare a solver's ``answer`` with the ``expected`` ones, for a task of mathematics or a
     question. With ``choices`` the first of ``expected`` is the label of the right one. Thinking at
     the start of the answer does not count."""
     answer = spoken_answer(answer)
     final = extract_answer(answer)
     if not answer.strip():
-        return Comparison(False, "empty", final, tuple(expected))
+        return AnswerComparison(False, "empty", final, tuple(expected))
     if choices:
         label = label_of(answer, final, choices)
         method = "choice" if label else "no_choice"
-        return Comparison(label == expected[0], method, label or answer[-200:], (expected[0],))
+        return AnswerComparison(
+            label == expected[0], method, label or answer[-200:], (expected[0],)
+        )
     found: list[tuple[str, _Found]] = []
     for reference in expected:
         same = _same_value if kind == "math" else _same_text
@@ -65,14 +69,14 @@ def compare(expected: Sequence[str], answer: str, kind: Kind, choices: Choices =
         read = [same(text, answer, reference) for text in dict.fromkeys((final, predicate(final)))]
         one = next((each for each in read if each[0]), read[-1])
         if one[0]:
-            return Comparison(True, one[1], one[2], (reference,), one[3])
+            return AnswerComparison(True, one[1], one[2], (reference,), one[3])
         found.append((reference, one))
     open_ones = [(reference, one) for reference, one in found if one[0] is None]
     if open_ones:
         references = tuple(reference for reference, _ in open_ones)
-        return Comparison(None, "math_verify", open_ones[0][1][2], references)
+        return AnswerComparison(None, "math_verify", open_ones[0][1][2], references)
     certain = all(one[3] for _, one in found)
-    return Comparison(False, found[-1][1][1], final, tuple(expected), certain)
+    return AnswerComparison(False, found[-1][1][1], final, tuple(expected), certain)
 
 
 def label_of(answer: str, final: str, choices: Choices) -> str | None:
@@ -87,22 +91,22 @@ def _same_value(final: str, answer: str, reference: str) -> _Found:
     expected = lone_number(reference)
     if expected is not None:
         return _same_number(final, expected, reference)
-    told = [_TEXT.sub(r"\1", text).strip("$ ") for text in (final, reference)]
-    based = _BASE.fullmatch(_unspaced(told[1]))
+    plain = [_TEXT.sub(r"\1", text).strip("$ ") for text in (final, reference)]
+    based = _BASE.fullmatch(_unspaced(plain[1]))
     if based is not None:
-        return _same_based(_unspaced(told[0]), based), "number", final, True
-    if all(clocks := [_CLOCK.fullmatch(text.lower()) for text in told]):
+        return _same_based(_unspaced(plain[0]), based), "number", final, True
+    if all(clocks := [_CLOCK.fullmatch(text.lower()) for text in plain]):
         one, other = (clock.groups() for clock in clocks if clock)
         return one[:2] == other[:2] and other[2] in (one[2], None), "number", final, True
-    if all(map(states_no_answer, told)):
+    if all(map(states_no_answer, plain)):
         return True, "exact_match", final, True
-    if _LABELS.fullmatch(told[1]):
-        run = re.fullmatch(r"[A-J]{2,10}", told[0])
-        labels = run or _LABELS.fullmatch(told[0])
-        same = sorted(_LETTER.findall(told[0])) == sorted(_LETTER.findall(told[1]))
+    if _LABELS.fullmatch(plain[1]):
+        run = re.fullmatch(r"[A-J]{2,10}", plain[0])
+        labels = run or _LABELS.fullmatch(plain[0])
+        same = sorted(_LETTER.findall(plain[0])) == sorted(_LETTER.findall(plain[1]))
         return labels is not None and same, "spans", final, True
     if is_words(reference):
-        return _same_phrase(told[0], answer, told[1])
+        return _same_phrase(plain[0], answer, plain[1])
     if conversion(final, reference) != 1:
         return False, "unit", final, True
     is_short = max(len(final), len(reference)) <= LONGEST_EXPRESSION
@@ -122,12 +126,17 @@ def _same_phrase(final: str, answer: str, reference: str) -> _Found:
     if exact_match(final, reference) or (labels[0] and labels[1] and labels[0][1] == labels[1][1]):
         return True, "exact_match", final, True
     if (expected := closed_answer(reference)) is not None:
-        said = closed_answer(final) or closed_answer(answer)
-        return said == expected, "exact_match", final, said is not None
+        stated = closed_answer(final) or closed_answer(answer)
+        return stated == expected, "exact_match", final, stated is not None
     if same_date(final, reference):
         return True, "date", final, True
-    said = _stems(final)[-1]
-    return exact_match(said, reference) or same_words(said, reference), "exact_match", final, False
+    stated = _stems(final)[-1]
+    return (
+        exact_match(stated, reference) or same_words(stated, reference),
+        "exact_match",
+        final,
+        False,
+    )
 
 
 def _same_based(final: str, reference: re.Match[str]) -> bool:
@@ -241,8 +250,8 @@ def _stems(final: str) -> list[str]:
     if not _EQUATIONS.search(final[-LONGEST_EXPRESSION:]):
         stems.append(final.rpartition("=")[2])
     end = 0
-    for said in _SAYS.finditer(stems[-1]):
-        end = said.end()
+    for stated in _SAYS.finditer(stems[-1]):
+        end = stated.end()
     if not _RATIO.fullmatch(stems[-1].strip()):
         stems.append(stems[-1][end:])
     # An exclamation mark is a factorial only where there are no words.
@@ -293,8 +302,8 @@ def _same_text(final: str, answer: str, reference: str) -> _Found:
     if same_spans(final, reference) and reference[0] not in "([":  # a pair has an order
         return True, "spans", final, any(map(str.isalpha, reference))
     if (closed := closed_answer(reference)) is not None:
-        said = closed_answer(final) or closed_answer(answer)
-        return said == closed, "exact_match", final, said is not None
+        stated = closed_answer(final) or closed_answer(answer)
+        return stated == closed, "exact_match", final, stated is not None
     return same_words(final, reference), "exact_match", final, True
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from flowright.core.errors import FailureError, Reason
 from flowright.core.off_loop import off_loop
 from flowright.data.task import Problem, Task, complete_solution
-from flowright.grading.compare import Comparison, compare
+from flowright.grading.compare import AnswerComparison, compare
 from flowright.grading.formulas import as_pair
 from flowright.grading.text import extract_answer, token_f1
 from flowright.llm.replies import extract_code
@@ -111,7 +111,7 @@ def is_free_text(task: Task) -> bool:
     )
 
 
-Algebra = Callable[[Comparison], Awaitable[Comparison]]
+Algebra = Callable[[AnswerComparison], Awaitable[AnswerComparison]]
 """Decides a comparison that was left open; raises FailureError where it failed for our reasons."""
 
 
@@ -119,7 +119,7 @@ def algebra(sandbox: Sandbox) -> Algebra:
     """math-verify in a sandbox, for gold and for rules that are to decide what gold does. An
     expression that is too hard to evaluate is not the expected one."""
 
-    async def settle(found: Comparison) -> Comparison:
+    async def settle(found: AnswerComparison) -> AnswerComparison:
         for reference in found.expected:
             if await _verify_symbolically(reference, found.final, sandbox):
                 return replace(found, correct=True, expected=(reference,))

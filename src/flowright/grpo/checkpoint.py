@@ -25,7 +25,7 @@ from flowright.core.errors import RunError
 from flowright.core.files import atomic_directory, disk_errors, write_json
 from flowright.data.contamination import TrainedOn
 from flowright.grpo.learner import Learner
-from flowright.grpo.pipeline import Source, SourceState, Waiting
+from flowright.grpo.pipeline import BatchSource, SourceState, WaitingSamples
 from flowright.grpo.ranks import Follower, Ranks, Reporter, interleaved
 from flowright.policy.model import Policy
 from flowright.policy.sampling import Sample
@@ -63,7 +63,7 @@ class Saves:
     run: RunDirectory | Follower
     policy: Policy
     learner: Learner
-    source: Source
+    source: BatchSource
     reporter: Reporter
     ranks: Ranks
     best: Best | None = None
@@ -231,8 +231,10 @@ def restore(
     return Restored(step, path, tuple(passed_over), found)
 
 
-def _waiting(fields: Mapping[str, Any]) -> Waiting:
-    return Waiting(**{**fields, "samples": [Sample(**sample) for sample in fields["samples"]]})
+def _waiting(fields: Mapping[str, Any]) -> WaitingSamples:
+    return WaitingSamples(
+        **{**fields, "samples": [Sample(**sample) for sample in fields["samples"]]}
+    )
 
 
 def portable_state(policy: Policy, learner: Learner) -> bytes:

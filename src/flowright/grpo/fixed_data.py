@@ -12,7 +12,7 @@ from flowright.data.task import Task
 from flowright.environments.base import Environment, TrainingConversation
 from flowright.grpo.batch import Group, Trained
 from flowright.grpo.learner import Learner
-from flowright.grpo.pipeline import Enter, Source, StepBatch
+from flowright.grpo.pipeline import BatchSource, Enter, StepBatch
 from flowright.grpo.step_record import length_metrics
 from flowright.llm.chat import Message
 from flowright.policy.head import ScalarHead
@@ -21,7 +21,7 @@ from flowright.policy.model_thread import on_model_thread
 from flowright.policy.sampling import Tokenizer, render, template_ids, template_text
 
 
-class FixedData(Source):
+class FixedData(BatchSource):
     """Batches that are a function of the tasks, the seed and the step."""
 
     def __init__(

@@ -25,7 +25,7 @@ from flowright.grpo.batch import (
 )
 from flowright.grpo.objectives import Objective, PairObjective, Tokens, choices_of, k3, pairs_of
 from flowright.grpo.ranks import ONE, Ranks
-from flowright.grpo.step_record import Sums, fixed_data_metrics, step_norms, update_metrics
+from flowright.grpo.step_record import StepSums, fixed_data_metrics, step_norms, update_metrics
 from flowright.grpo.tables import SCHEDULES
 from flowright.policy.layout import to_device
 from flowright.policy.model import Policy, recomputing
@@ -129,11 +129,11 @@ class Learner:
             )
             for i in range(count)
         ]
-        steps: list[Sums] = []
+        steps: list[StepSums] = []
         norms: list[float] = []
         for _ in range(self._section.epochs):
             for minibatch in order.sample(minibatches, len(minibatches)):
-                steps.append(Sums(self._policy.device))
+                steps.append(StepSums(self._policy.device))
                 norms.append(self._optimizer_step(minibatch, steps[-1]))
         sums_M = torch.stack([sums.values for sums in steps])
         self._ranks.sum([sums_M])
@@ -148,7 +148,7 @@ class Learner:
         ranks' groups on every rank, without training."""
         weights_P = self._weights(groups, 1, Requested(len(groups), len(groups), ()))
         minibatch = self._minibatch(groups, weights_P)
-        sums = Sums(self._policy.device)
+        sums = StepSums(self._policy.device)
         with torch.no_grad():
             for hidden_N, samples in self._chunks(minibatch):
                 self._loss(hidden_N, minibatch, samples, sums)
@@ -236,7 +236,7 @@ class Learner:
             sums.append(float(self._choices.kl(known_T.cpu(), reference_T.cpu()).sum()))
         return sums
 
-    def _optimizer_step(self, minibatch: Minibatch, sums: Sums) -> float:
+    def _optimizer_step(self, minibatch: Minibatch, sums: StepSums) -> float:
         """Take one optimizer step, its gradient summed over chunks of samples and over ranks;
         return the gradient's norm."""
         with recomputing(self._policy):
@@ -256,7 +256,7 @@ class Learner:
         self._ranks.sum([p.grad for p in self._parameters if p.grad is not None])
 
     def _loss(
-        self, hidden_N: Tensor, minibatch: Minibatch, numbers: Sequence[int], sums: Sums
+        self, hidden_N: Tensor, minibatch: Minibatch, numbers: Sequence[int], sums: StepSums
     ) -> Tensor:
         """Return this chunk's part of the minibatch's loss, of the samples with these numbers, from
         the hidden states that predict their tokens. Adds to the sums."""
@@ -272,7 +272,7 @@ class Learner:
         hidden_N: Tensor,
         chunk: Sequence[Trained],
         weights_S: Tensor,
-        sums: Sums,
+        sums: StepSums,
     ) -> Tensor:
         """Each two samples are a pair, and the difference of their advantages is the strength of
         the preference. The last token of each follows the one that is scored."""
@@ -298,7 +298,7 @@ class Learner:
         chunk: Sequence[Trained],
         minibatch: Minibatch,
         numbers: Sequence[int],
-        sums: Sums,
+        sums: StepSums,
     ) -> Tensor:
         section, device = self._section, hidden_N.device
         lengths = torch.tensor([sample.count for sample in chunk])

@@ -35,7 +35,7 @@ from flowright.grpo.batch import (
     whole_groups,
 )
 from flowright.grpo.learner import Learner
-from flowright.grpo.problems import Fitting, Problem, draw_samples, problems_of, shown_prompts
+from flowright.grpo.problems import BatchTask, Fitting, draw_samples, problems_of, shown_prompts
 from flowright.grpo.ranks import ONE, Ranks
 from flowright.grpo.step_record import batch_metrics, rollout_records, sample_texts
 from flowright.llm.counters import metrics_since
@@ -50,7 +50,7 @@ ROUND_STRIDE = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingSamples:
     """A problem's samples that wait for the learner. ``asked`` (a name in checkpoints) is a
     hash of their prompts and sampling settings: a resumed run drops samples of others."""
 
@@ -59,7 +59,7 @@ class Waiting:
     samples: Sequence[Sample]
 
 
-Pending = Mapping[int, Sequence[Waiting]]
+Pending = Mapping[int, Sequence[WaitingSamples]]
 """Samples that wait for the learner: by step, for each problem."""
 
 
@@ -79,7 +79,7 @@ class SourceState:
 class _Started:
     """A sampled batch; ``running`` gives it rolled out, and when rollouts began and ended."""
 
-    waiting_P: list[Waiting]
+    waiting_P: list[WaitingSamples]
     running: asyncio.Task[tuple[Batch, float, float]]
 
 
@@ -107,7 +107,7 @@ Enter = Callable[[Literal["sample", "rollout"], int], None]
 """Called with the stage of a step that begins."""
 
 
-class Source:
+class BatchSource:
     """Source of a run's batches. The methods here suffice for one that uses no servers and keeps
     nothing between steps."""
 
@@ -142,7 +142,7 @@ class Source:
         """Stop what still runs."""
 
 
-class Pipeline(Source):
+class Pipeline(BatchSource):
     """Samples and rolls out this rank's share of a run's batches. ``encode`` makes a task's own
     prompt, ``fitting`` those of its scaffolds. ``texts``: the texts of tokens, where records keep
     log-probabilities."""
@@ -303,7 +303,7 @@ class Pipeline(Source):
                 self.environment.restore(mine)
         return [line for line in lines if line]
 
-    def _take_up(self, number: int, waiting_P: Sequence[Waiting]) -> str:
+    def _take_up(self, number: int, waiting_P: Sequence[WaitingSamples]) -> str:
         problems_P = self._problems(list(enumerate(self._tasks(number))), number)
         wanted_P = [(problem.task.id, self._fingerprint(problem)) for problem in problems_P]
         fit = {
@@ -340,7 +340,7 @@ class Pipeline(Source):
     def _tasks(self, step: int) -> list[Task]:
         return self._mixture.batch(step - 1, self._config.grpo.prompts_per_step)
 
-    def _fingerprint(self, problem: Problem) -> str:
+    def _fingerprint(self, problem: BatchTask) -> str:
         policy = self._config.policy
         how = (policy.temperature, policy.top_p, policy.max_new_tokens)
         digest = hashlib.sha256(str(how).encode())
@@ -349,18 +349,18 @@ class Pipeline(Source):
                 digest.update(f" {list(token_ids)}".encode())
         return digest.hexdigest()
 
-    def _problems(self, places: Sequence[tuple[int, Task]], step: int) -> list[Problem]:
+    def _problems(self, places: Sequence[tuple[int, Task]], step: int) -> list[BatchTask]:
         grpo, bare_P = self._config.grpo, problems_of(self.environment, self._encode, places)
         show = partial(shown_prompts, self.environment, self._fitting, step=step, steps=grpo.steps)
         return [problem.scaffolded(show, grpo.group_size) for problem in bare_P]
 
-    def _share(self, tasks_P: Sequence[Task], step: int) -> list[Problem]:
+    def _share(self, tasks_P: Sequence[Task], step: int) -> list[BatchTask]:
         return self._problems(self._ranks.mine(list(enumerate(tasks_P))), step)
 
     def _seed(self, step: int) -> int:
         return self._config.seed * SEED_STRIDE + step
 
-    async def _sample(self, problems_P: Sequence[Problem], seed: int) -> list[list[Sample]]:
+    async def _sample(self, problems_P: Sequence[BatchTask], seed: int) -> list[list[Sample]]:
         policy = self._config.policy
         sampling = Sampling(policy.temperature, policy.top_p, policy.max_new_tokens, seed)
         if not problems_P:  # fewer than there are ranks
@@ -373,7 +373,7 @@ class Pipeline(Source):
         return drawn
 
     def _begin(
-        self, number: int, problems_P: Sequence[Problem], samples_P_G: list[list[Sample]]
+        self, number: int, problems_P: Sequence[BatchTask], samples_P_G: list[list[Sample]]
     ) -> None:
         async def run() -> tuple[Batch, float, float]:
             began = time.perf_counter()
@@ -381,13 +381,13 @@ class Pipeline(Source):
             return batch, began, time.perf_counter()
 
         waiting_P = [
-            Waiting(problem.task.id, self._fingerprint(problem), samples)
+            WaitingSamples(problem.task.id, self._fingerprint(problem), samples)
             for problem, samples in zip(problems_P, samples_P_G, strict=True)
         ]
         self._batches[number] = _Started(waiting_P, asyncio.create_task(run()))
 
     async def _rollout(
-        self, problems_P: Sequence[Problem], samples_P_G: list[list[Sample]], key: str
+        self, problems_P: Sequence[BatchTask], samples_P_G: list[list[Sample]], key: str
     ) -> Batch:
         prefix = f"{self._config.seed}/{key}"
         pairs = list(zip(problems_P, samples_P_G, strict=True))

@@ -72,17 +72,16 @@ def shown_prompts(
     own = tuple(environment.messages(task))
     bare = ShownPrompt(prompt.token_ids)
     found = {own: bare}
-    for messages in map(tuple, scaffolds):
+    shown: list[ShownPrompt] = []
+    for scaffold in scaffolds:
+        messages = tuple(scaffold.messages)
         if messages not in found:
             found[messages] = _shown_prompt(messages, own, bare, fitting)
-    shown = [found[tuple(messages)] for messages in scaffolds]
-    shares = environment.scaffold_shares(task, step, steps, attempts)
-    if shares is None:
-        return shown
-    return [
-        replace(one, share=share if one.scaffold is not None else 0.0)
-        for one, share in zip(shown, shares, strict=True)
-    ]
+        one = found[messages]
+        if scaffold.share is not None:
+            one = replace(one, share=scaffold.share if one.scaffold is not None else 0.0)
+        shown.append(one)
+    return shown
 
 
 def _shown_prompt(
@@ -118,7 +117,7 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class BatchTask:
     """A task in its forms; ``place`` is its number in the batch of all ranks."""
 
     place: int
@@ -151,7 +150,7 @@ class Problem:
 
     def scaffolded(
         self, show: Callable[[Task, Prompt, int], Sequence[ShownPrompt]], attempts: int
-    ) -> "Problem":
+    ) -> "BatchTask":
         """Add what ``show(task, prompt, attempts)`` gives for each form."""
         share = self.attempts_per_form(attempts)
         forms = [replace(f, shown=show(f.task, f.prompt, share)) for f in self.forms]
@@ -165,10 +164,10 @@ class Problem:
 
 def problems_of(
     environment: Environment, encode: Callable[[Task], Prompt], places: Sequence[tuple[int, Task]]
-) -> list[Problem]:
+) -> list[BatchTask]:
     """Put tasks with their places into their forms."""
     return [
-        Problem(place, task, [Form(form, encode(form)) for form in environment.forms(task)])
+        BatchTask(place, task, [Form(form, encode(form)) for form in environment.forms(task)])
         for place, task in places
     ]
 
@@ -184,7 +183,7 @@ class _Draw:
 
 
 async def draw_samples(
-    sampler: Sampler, problems_P: Sequence[Problem], shares_P: Sequence[int], sampling: Sampling
+    sampler: Sampler, problems_P: Sequence[BatchTask], shares_P: Sequence[int], sampling: Sampling
 ) -> list[list[Sample]]:
     """Draw ``shares_P`` samples of each form of each problem, form by form.
 

@@ -98,7 +98,7 @@ def sample_texts(environment: Environment, rollouts: Sequence[Rollout]) -> dict[
     texts = {}
     for kind in tasks_by_kind([rollout.task for rollout in rollouts]):
         first = next(rollout for rollout in rollouts if rollout.task.kind == kind)
-        text = f"{_headline(first)}\n\n{environment.sample_text(first)}"
+        text = f"{_headline(first)}\n\n```{environment.display.language}\n{first.sample.text}\n```"
         texts[f"{environment.display.completion}/{kind}"] = text
     return texts
 
@@ -205,7 +205,7 @@ def added(shares: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: sum(share.get(name, 0.0) for share in shares) for name in names}
 
 
-class Sums:
+class StepSums:
     """Sums over the tokens or pairs of an optimizer step, from which its metrics are made. They
     stay on the device until they are read, so that adding does not wait for it."""
 
@@ -246,14 +246,14 @@ class Sums:
 
 
 def fixed_data_metrics(sums_M: Tensor, epoch: int) -> dict[str, float]:
-    """Return the metrics of an update on fixed data from :class:`Sums` as in
+    """Return the metrics of an update on fixed data from :class:`StepSums` as in
     :func:`update_metrics`.
 
     The loss is that of the first pass. Of pairs: the share with a preference whose better answer
     has the higher score (equal scores count half), the mean score, and the mean lead of the better
     one.
     """
-    met = dict(zip(Sums.NAMES, sums_M[:epoch].sum(dim=0).tolist(), strict=True))
+    met = dict(zip(StepSums.NAMES, sums_M[:epoch].sum(dim=0).tolist(), strict=True))
     metrics = {"policy/loss": met["loss"] / epoch}
     if met["tokens"]:
         metrics["policy/entropy"] = met["entropy"] / met["tokens"]
@@ -266,7 +266,7 @@ def fixed_data_metrics(sums_M: Tensor, epoch: int) -> dict[str, float]:
 
 
 def update_metrics(sums_M: Tensor, epoch: int, with_kl: bool, weighted: bool) -> dict[str, float]:
-    """Return the metrics of an update from the :class:`Sums` [M, names] of its optimizer steps,
+    """Return the metrics of an update from the :class:`StepSums` [M, names] of its optimizer steps,
     ``epoch`` of them in each pass.
 
     Loss (``pg_loss``: without KL and entropy), entropy and KL are those of the first pass, clipping
@@ -275,7 +275,7 @@ def update_metrics(sums_M: Tensor, epoch: int, with_kl: bool, weighted: bool) ->
     apart (``scaffold_*``), since there the two prompts differ, too.
     """
     start, met, whole = (
-        dict(zip(Sums.NAMES, some_M.sum(dim=0).tolist(), strict=True))
+        dict(zip(StepSums.NAMES, some_M.sum(dim=0).tolist(), strict=True))
         for some_M in (sums_M[:1], sums_M[:epoch], sums_M)
     )
     tokens = whole["tokens"]

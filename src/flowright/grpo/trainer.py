@@ -21,7 +21,7 @@ from flowright.environments.rollout import Rollout
 from flowright.grpo.batch import unscored_share
 from flowright.grpo.checkpoint import Saves
 from flowright.grpo.learner import Learner
-from flowright.grpo.pipeline import Source, StepBatch
+from flowright.grpo.pipeline import BatchSource, StepBatch
 from flowright.grpo.ranks import ONE, Follower, Ranks, Reporter
 from flowright.grpo.step_record import add_learner_logprobs, added, memory
 from flowright.judging.audit import agreement_with_gold
@@ -41,7 +41,7 @@ class Trainer:
     config: Config
     run: RunDirectory | Follower
     reporter: Reporter
-    source: Source
+    source: BatchSource
     learner: Learner
     saves: Saves
     validate: Callable[[int], Awaitable[dict[str, float]]]

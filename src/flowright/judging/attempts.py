@@ -42,7 +42,7 @@ from flowright.core.errors import FailureError
 from flowright.core.off_loop import off_loop
 from flowright.judging.parsing import Form, parse_reply
 from flowright.judging.prompts import Question
-from flowright.judging.schemas import REASON_CHARS, Field, Reading, Value
+from flowright.judging.schemas import REASON_CHARS, Field, ReadReply, Value
 from flowright.judging.verdict import RawReply, Status
 from flowright.llm.chat import (
     LENGTH_STOPS,
@@ -83,7 +83,7 @@ UNCOUNTED: frozenset[Ending] = frozenset({"overlong", "bounds"})
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class JudgeAttempt:
     """Parameters of one attempt; ``number`` counts from 1, and the schema limits the length of the
     reason if ``bounded``."""
 
@@ -100,9 +100,9 @@ class Attempt:
         return int.from_bytes(digest[:4], "big") >> 1
 
 
-def first_attempt(section: JudgeSection, form: Form, bounded: bool = True) -> Attempt:
+def first_attempt(section: JudgeSection, form: Form, bounded: bool = True) -> JudgeAttempt:
     effort, temperature = section.reasoning_effort, section.temperature
-    return Attempt(1, form, section.max_tokens, temperature, effort, bounded)
+    return JudgeAttempt(1, form, section.max_tokens, temperature, effort, bounded)
 
 
 def reading_section(section: JudgeSection) -> JudgeSection:
@@ -116,13 +116,13 @@ def reading_section(section: JudgeSection) -> JudgeSection:
 
 
 def next_attempt(
-    attempt: Attempt,
+    attempt: JudgeAttempt,
     ending: Ending,
     previous: Ending | None,
     section: JudgeSection,
     strict: bool = False,
     room: float = math.inf,
-) -> Attempt:
+) -> JudgeAttempt:
     """Return the attempt after one that ended in ``ending``; ``previous`` is the ending before.
     ``room``: the tokens that the server has for a reply to this prompt."""
     was_short = ending in ("truncated", "empty")
@@ -146,7 +146,7 @@ def next_attempt(
 
 
 def is_final(
-    attempt: Attempt, ending: Ending, previous: Ending | None, strict: bool, room: float
+    attempt: JudgeAttempt, ending: Ending, previous: Ending | None, strict: bool, room: float
 ) -> bool:
     """Return whether no further attempt can end otherwise; arguments as in :func:`next_attempt`."""
     can_shrink = 1 <= room < attempt.max_tokens
@@ -206,7 +206,7 @@ class Forms:
 
 FILTER_STOPS = frozenset({"content_filter", REFUSAL})
 
-ReadReply = Callable[[str, Form, Sequence[Field]], Reading]
+ReplyReader = Callable[[str, Form, Sequence[Field]], ReadReply]
 """Parser of the fields in a reply to a request of a form."""
 
 _OPEN_REASON = re.compile(
@@ -256,7 +256,7 @@ class _State:
     room: float = math.inf  # tokens that the server has for a reply, as far as it is known
     replies: list[RawReply] = field(default_factory=list)
 
-    def failed(self, attempt: Attempt, ending: Ending, note: str) -> Ending:
+    def failed(self, attempt: JudgeAttempt, ending: Ending, note: str) -> Ending:
         self.last = ending
         self.notes.append(f"attempt {attempt.number} ({attempt.form}): {ending}: {note}")
         return ending
@@ -281,7 +281,7 @@ class RetryingAsker:
         section: JudgeSection,
         forms: Forms | None = None,
         strict: bool = False,
-        read: ReadReply = parse_reply,
+        read: ReplyReader = parse_reply,
     ) -> None:
         self._model = model
         self._section = section
@@ -318,7 +318,7 @@ class RetryingAsker:
         status = STATUS["truncated" if ending == "overlong" and state.cut_at else ending]
         return QuestionResult(state.values, status, reason, attempt.number, state.usage, replies)
 
-    async def _attempt(self, state: _State, attempt: Attempt, key: str) -> Ending | None:
+    async def _attempt(self, state: _State, attempt: JudgeAttempt, key: str) -> Ending | None:
         """Ask once; None if no field is missing any more."""
         allowed, room = self._allowed(state, attempt)
         attempt = replace(attempt, max_tokens=room)
@@ -371,7 +371,7 @@ class RetryingAsker:
         )
         return outcome
 
-    def _allowed(self, state: _State, attempt: Attempt) -> tuple[float, int]:
+    def _allowed(self, state: _State, attempt: JudgeAttempt) -> tuple[float, int]:
         """Return the seconds and tokens of an attempt: half of the remaining time, or all of it for
         the last attempt and if half is too little for a grown budget. The tokens are never fewer
         than configured: a server too slow for these times out, which is our fault, instead of
@@ -384,7 +384,7 @@ class RetryingAsker:
         fits = max(least, int(min(room, pace * state.left)))
         return state.left, min(room, fits)
 
-    async def _read(self, state: _State, reply: ChatReply, attempt: Attempt) -> Ending | None:
+    async def _read(self, state: _State, reply: ChatReply, attempt: JudgeAttempt) -> Ending | None:
         stopped = reply.finish_reason
         if stopped in LENGTH_STOPS:
             state.cut_at = int(min(attempt.max_tokens, state.room))

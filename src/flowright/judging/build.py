@@ -25,7 +25,7 @@ from flowright.judging.wrappers import (
     CircuitBreaker,
     Gated,
     LogsFailures,
-    Sample,
+    SampledJudge,
     SecondReading,
     WithRuleFallback,
     WithRulesFirst,
@@ -127,7 +127,7 @@ def build_judge(
     def sampled(judge: Judge) -> Judge:
         if section.samples == 1:
             return judge
-        samples = [Sample(judge, number) for number in range(section.samples)]
+        samples = [SampledJudge(judge, number) for number in range(section.samples)]
         # With a panel, the confidence counts twice: among samples, and among members.
         return Panel(samples, section.combine, min_confidence=section.min_confidence)
 

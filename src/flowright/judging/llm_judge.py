@@ -26,7 +26,7 @@ Replies = Sequence[Mapping[str, Value]]
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class JudgeScore:
     """Score of the replies in [0, 1], None if too much is missing. ``each``: scores of the single
     questions, where they are verdicts of their own."""
 
@@ -37,12 +37,12 @@ class Scored:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class AskForm:
     """One ``judge.ask``: its questions about a query (blocks and fields), and their score. It fits
     queries with a rival if it ``compares``, and with criteria if it ``reads_criteria``."""
 
     questions: Callable[[JudgeQuery, JudgeSection], Sequence[Question]]
-    score: Callable[[JudgeQuery, JudgeSection, Replies], Scored]
+    score: Callable[[JudgeQuery, JudgeSection, Replies], JudgeScore]
     compares: bool = False
     reads_criteria: bool = False
 
@@ -58,7 +58,7 @@ class Ask:
 
 
 WAYS = ASK.table({name: f"flowright.judging.llm_judge:{name.upper()}" for name in ASK})
-"""An :class:`Ask` each."""
+"""An :class:`AskForm` each."""
 
 
 class Questions:
@@ -68,7 +68,7 @@ class Questions:
     """
 
     def __init__(self, section: JudgeSection) -> None:
-        self.ask: Ask = WAYS.load(section.ask)
+        self.ask: AskForm = WAYS.load(section.ask)
         self._section = section
         wording = wording_of(section)
         self._criteria = wording.criteria
@@ -133,14 +133,14 @@ def shown_answer(answer: str, section: JudgeSection) -> str:
     return last_tokens(spoken_answer(answer), section.max_answer_chars)
 
 
-def _one_value(field: Field, top: int = 1) -> Ask:
+def _one_value(field: Field, top: int = 1) -> AskForm:
     """Return the ask of one question with one value, scored as a share of ``top``."""
 
-    def scored(query: JudgeQuery, section: JudgeSection, replies: Replies) -> Scored:
+    def scored(query: JudgeQuery, section: JudgeSection, replies: Replies) -> JudgeScore:
         value = replies[0].get(field.key)
-        return Scored(None if value is None else float(value) / top)
+        return JudgeScore(None if value is None else float(value) / top)
 
-    return Ask(lambda query, section: [_of_one(query, section, (field,))], scored)
+    return AskForm(lambda query, section: [_of_one(query, section, (field,))], scored)
 
 
 TRUE_FALSE = _one_value(Field("verdict", TRUTH))
@@ -154,13 +154,13 @@ def _each_aspect(query: JudgeQuery, section: JudgeSection) -> Sequence[Question]
     return [_of_one(query, section, fields)]
 
 
-def _overall(query: JudgeQuery, section: JudgeSection, replies: Replies) -> Scored:
+def _overall(query: JudgeQuery, section: JudgeSection, replies: Replies) -> JudgeScore:
     shares = {name: float(grade) / TOP_GRADE for name, grade in replies[0].items()}
     is_whole = len(shares) == len(section.aspects) + 1
-    return Scored(shares.pop(OVERALL), shares) if is_whole else Scored(None)
+    return JudgeScore(shares.pop(OVERALL), shares) if is_whole else JudgeScore(None)
 
 
-MULTI_ASPECT = Ask(_each_aspect, _overall)
+MULTI_ASPECT = AskForm(_each_aspect, _overall)
 
 
 # Criteria.
@@ -180,20 +180,20 @@ def _each_criterion(query: JudgeQuery, section: JudgeSection) -> Sequence[Questi
     return asked
 
 
-def _earned(query: JudgeQuery, section: JudgeSection, replies: Replies) -> Scored:
+def _earned(query: JudgeQuery, section: JudgeSection, replies: Replies) -> JudgeScore:
     """Return the points of the criteria met over those that can be earned, clipped to [0, 1]
     (HealthBench, Arora et al. 2025, arXiv 2505.08775, section 3)."""
     met = {key: float(value) for reply in replies for key, value in reply.items()}
     keys = [f"criterion_{number}" for number in range(1, len(query.criteria) + 1)]
     parts = {key.replace("_", " "): met[key] for key in keys if key in met}
     if len(parts) < len(keys):
-        return Scored(None, parts)
+        return JudgeScore(None, parts)
     earned = sum(c.points * met[key] for c, key in zip(query.criteria, keys, strict=True))
     possible = sum(c.points for c in query.criteria if c.points > 0)
-    return Scored(min(1.0, max(0.0, earned / possible)), parts)
+    return JudgeScore(min(1.0, max(0.0, earned / possible)), parts)
 
 
-RUBRIC = Ask(_each_criterion, _earned, reads_criteria=True)
+RUBRIC = AskForm(_each_criterion, _earned, reads_criteria=True)
 
 
 # Pairs.
@@ -223,7 +223,7 @@ def _which_better(query: JudgeQuery, section: JudgeSection) -> Sequence[Question
     return asked
 
 
-def _won(query: JudgeQuery, section: JudgeSection, replies: Replies) -> Scored:
+def _won(query: JudgeQuery, section: JudgeSection, replies: Replies) -> JudgeScore:
     """Score 1 if the answer is better, 0 if its rival is, 0.5 for a tie."""
     wins: list[float | None] = []
     for order, values in zip(orders(query, section), replies, strict=True):
@@ -231,12 +231,12 @@ def _won(query: JudgeQuery, section: JudgeSection, replies: Replies) -> Scored:
         won = 0.5 if better == "tie" else float((better == "A") == (order == "answer first"))
         wins.append(None if better is None else won)
     if None in wins or len(set(wins)) == 1:
-        return Scored(None if None in wins else wins[0], each=tuple(wins))
+        return JudgeScore(None if None in wins else wins[0], each=tuple(wins))
     score = 0.5 if section.on_disagreement == "tie" else None
-    return Scored(score, each=tuple(wins), note="which is better depends on the order; ")
+    return JudgeScore(score, each=tuple(wins), note="which is better depends on the order; ")
 
 
-PAIRWISE = Ask(_which_better, _won, compares=True)
+PAIRWISE = AskForm(_which_better, _won, compares=True)
 
 
 def _task_blocks(query: JudgeQuery) -> list[Block]:
@@ -293,14 +293,14 @@ class LlmJudge:
         if not scored.each:
             return verdict
         members = tuple(
-            self._verdict(query, [result], Scored(share), began)
+            self._verdict(query, [result], JudgeScore(share), began)
             for result, share in zip(results, scored.each, strict=True)
         )
         reasons = (f"{q.name}: {member.reason}" for q, member in zip(asked, members, strict=True))
         return replace(verdict, members=members, reason=scored.note + "; ".join(reasons))
 
     def _verdict(
-        self, query: JudgeQuery, results: Sequence[QuestionResult], scored: Scored, began: float
+        self, query: JudgeQuery, results: Sequence[QuestionResult], scored: JudgeScore, began: float
     ) -> Verdict:
         score = scored.score
         correct = None if score is None else score >= self._section.right_from

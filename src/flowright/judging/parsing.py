@@ -36,7 +36,7 @@ from flowright.judging.contradictions import (
 from flowright.judging.schemas import (
     WRAPPING,
     Field,
-    Reading,
+    ReadReply,
     Unread,
     Value,
     folded,
@@ -59,7 +59,7 @@ _MAX_WHOLE_CHARS = 200_000  # of a reply that is one object, with a long reason
 _MAX_REASON_CHARS = 2_000
 
 
-def parse_reply(text: str, form: Form, fields: Sequence[Field]) -> Reading:
+def parse_reply(text: str, form: Form, fields: Sequence[Field]) -> ReadReply:
     """Read the fields out of a judge's reply to a request of this form."""
     try:
         if not text.strip():
@@ -77,11 +77,11 @@ def parse_reply(text: str, form: Form, fields: Sequence[Field]) -> Reading:
         _require_closed_tags(spoken, fields)
         reply = _TextReply(spoken, fields) if form == "text" else _JsonReply(spoken, fields)
     except Unread as unread:
-        return Reading({}, unread.reason, unread.fault)
+        return ReadReply({}, unread.reason, unread.fault)
     return _collected(fields, reply)
 
 
-def _collected(fields: Sequence[Field], reply: "_TextReply | _JsonReply") -> Reading:
+def _collected(fields: Sequence[Field], reply: "_TextReply | _JsonReply") -> ReadReply:
     values: dict[str, Value] = {}
     unread: list[Unread] = []
     for field in fields:
@@ -93,11 +93,11 @@ def _collected(fields: Sequence[Field], reply: "_TextReply | _JsonReply") -> Rea
         reason = reply.reason.strip().encode("utf-8", "replace").decode()  # JSON has surrogates
         if len(reason) > _MAX_REASON_CHARS:
             reason = reason[: _MAX_REASON_CHARS - 1] + "…"
-        return Reading(values, reason)
+        return ReadReply(values, reason)
     # A value in a bad form explains more than a missing one.
     worst = next((error for error in unread if error.fault != "no_verdict"), unread[0])
     more = f", and {len(unread) - 1} more" if len(unread) > 1 else ""
-    return Reading(values, worst.reason + more, worst.fault)
+    return ReadReply(values, worst.reason + more, worst.fault)
 
 
 # An answer behind the thinking, where the model's template marks that too.

@@ -176,7 +176,7 @@ _RIGHT_FROM = 0.5  # for a score without ``correct``; the judge service has both
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ServiceLimits:
     """Limits announced by a service; None if it does not state one."""
 
     in_flight: int | None = None
@@ -190,14 +190,14 @@ class Limits:
     notes: tuple[str, ...] = ()
 
 
-def read_limits(health: bytes) -> Limits:
+def read_limits(health: bytes) -> ServiceLimits:
     """Read the limits in /health; a page without any is no error."""
     try:
         fields = json.loads(health)
     except (ValueError, RecursionError):
-        return Limits()
+        return ServiceLimits()
     if not isinstance(fields, dict):
-        return Limits()
+        return ServiceLimits()
 
     def number(key: str, least: int) -> int | None:
         value = fields.get(key)
@@ -205,7 +205,7 @@ def read_limits(health: bytes) -> Limits:
 
     notes = fields.get("notes")
     notes = notes[:_MOST_NOTES] if isinstance(notes, list) else []
-    return Limits(
+    return ServiceLimits(
         number("max_in_flight", 1),
         number("max_queue", 0),
         number("max_batch", 1),

@@ -30,7 +30,7 @@ from flowright.llm.fences import fence_for, fenced, sanitise
 Text = Annotated[str, StringConstraints(pattern=r"\S")]
 
 
-class Example(Section):
+class WordingExample(Section):
     """A query with its ideal reply: ``reason``, then ``says``, the values by key."""
 
     question: str
@@ -56,7 +56,7 @@ class AskWording(Section):
 
     system: Text | None
     instruction: Text
-    examples: tuple[Example, ...] = ()
+    examples: tuple[WordingExample, ...] = ()
 
 
 class Wording(Section):

@@ -26,7 +26,7 @@ from flowright.judging.payloads import (
 from flowright.judging.remote_limits import Reach
 from flowright.judging.verdict import JudgeQuery, Status, Verdict
 from flowright.llm.counters import Counters
-from flowright.llm.retries import Balance, Call, Lease, Retries, RetryPolicy
+from flowright.llm.retries import Balance, Lease, RetriedCall, Retries, RetryPolicy
 from flowright.llm.transport import (
     CONNECT_SECONDS,
     Connection,
@@ -181,10 +181,10 @@ class RemoteJudge:
     async def _deliver(self, batch: Sequence[_Question], order: int, policy: RetryPolicy) -> None:
         live = list(batch)
         counts = self.counters.role(ROLE)
-        call = Call(policy, batch[0].body, counts, len(live), order)
+        call = RetriedCall(policy, batch[0].body, counts, len(live), order)
         try:
             while live:  # more than once if the window lets only a part through
-                call = Call(policy, live[0].body, counts, len(live), order)
+                call = RetriedCall(policy, live[0].body, counts, len(live), order)
                 await self._retries.run(call, partial(self._ask, call, live))
                 live = [question for question in live if not question.verdict.done()]
             return
@@ -205,7 +205,7 @@ class RemoteJudge:
         if failure.kind not in _REFUSED and not others_pass:
             self._window.give_up(failure)  # later questions would only fail later
 
-    async def _ask(self, call: Call, batch: Sequence[_Question], _: Lease) -> None:
+    async def _ask(self, call: RetriedCall, batch: Sequence[_Question], _: Lease) -> None:
         """Make one attempt, and resolve the answered questions. Raises RequestError."""
         live = [question for question in batch if not question.verdict.done()][: call.granted]
         if not live:

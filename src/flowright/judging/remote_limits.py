@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 from flowright.config.judge import JudgeServiceSection
-from flowright.judging.payloads import OVERHEAD, SEPARATOR, Limits, read_limits
-from flowright.llm.retries import Call
+from flowright.judging.payloads import OVERHEAD, SEPARATOR, ServiceLimits, read_limits
+from flowright.llm.retries import RetriedCall
 from flowright.llm.transport import Connection, RequestError
 
 _LIMITS_SECONDS = 3.0  # for /health, before the first question
@@ -53,10 +53,10 @@ class Reach:
         self._name = name
         most = section.max_concurrent_requests * section.max_batch_size
         first = min(most, _FIRST_BATCHES * section.max_batch_size)
-        self.window = Window(section.max_concurrent_requests, first, most)
+        self.window = AdaptiveSlots(section.max_concurrent_requests, first, most)
         self.most = section.max_batch_size
         self._most_bytes = _MOST_BYTES
-        self._limits: asyncio.Task[Limits | None] | None = None
+        self._limits: asyncio.Task[ServiceLimits | None] | None = None
 
     async def aclose(self) -> None:
         if self._limits is not None:
@@ -72,17 +72,17 @@ class Reach:
         if limits is None:
             self._limits = None
 
-    async def _ask_limits(self) -> Limits | None:
+    async def _ask_limits(self) -> ServiceLimits | None:
         try:
             response = await self._connection.ask("/health", self._key, _LIMITS_SECONDS)
         except RequestError as error:
-            return Limits() if error.kind == "timeout" else None
+            return ServiceLimits() if error.kind == "timeout" else None
         limits = read_limits(response.content)
         _log.debug("%s announces %s", self._name, limits)
         self.obey(limits)
         return limits
 
-    def obey(self, limits: Limits) -> None:
+    def obey(self, limits: ServiceLimits) -> None:
         section = self._section
         if limits.batch is not None:
             self.most = min(section.max_batch_size, limits.batch)
@@ -111,7 +111,7 @@ class Reach:
             yield batch
 
     def learn_from(
-        self, error: RequestError, call: Call, count: int, size: int, began: float
+        self, error: RequestError, call: RetriedCall, count: int, size: int, began: float
     ) -> None:
         if error.is_overload:
             seconds = self.window.refused(began, error.retry_after)
@@ -126,7 +126,7 @@ class Reach:
 
 
 @dataclass(eq=False)
-class Window:
+class AdaptiveSlots:
     """Slots (:class:`flowright.llm.retries.Slots`) of an adaptive number, for one event loop.
 
     At most ``requests`` calls are in flight, with a total weight of ``width``, which is at most
@@ -161,7 +161,7 @@ class Window:
             self.width = min(width, ceiling)
 
     @asynccontextmanager
-    async def hold(self, call: Call) -> AsyncIterator[None]:
+    async def hold(self, call: RetriedCall) -> AsyncIterator[None]:
         turn = asyncio.get_running_loop().create_future()
         entry = (call.order, next(self._numbers), call.weight, turn)
         heapq.heappush(self._waiting, entry)

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from flowright.core.errors import FailureError
 from flowright.core.off_loop import off_loop
-from flowright.grading.compare import Comparison, compare
+from flowright.grading.compare import AnswerComparison, compare
 from flowright.grading.gold import Algebra
 from flowright.grading.numbers import lone_number
 from flowright.judging.contradictions import PHRASES
@@ -228,7 +228,7 @@ async def _decide(
     return found.correct, _REASONS[found.correct, found.method]
 
 
-def _compared(query: JudgeQuery, answer: str, has_algebra: bool) -> Comparison | None:
+def _compared(query: JudgeQuery, answer: str, has_algebra: bool) -> AnswerComparison | None:
     """Compare an answer with the accepted ones as the gold check does; None for tasks that it does
     not cover."""
     accepted = [text for text in (query.reference, *query.alternatives) if text.strip()]

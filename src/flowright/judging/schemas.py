@@ -153,7 +153,7 @@ Fault = Literal["empty", "unclosed_thinking", "no_verdict", "invalid", "misplace
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadReply:
     """``values`` of the fields that were found in a reply. ``fault``: why another field has none;
     None if none is missing. ``reason``: the judge's explanation, or a description of the fault."""
 

@@ -36,7 +36,7 @@ class Gated(Wrapper):
 
 
 @dataclass(eq=False)
-class Sample(Wrapper):
+class SampledJudge(Wrapper):
     """One of several verdicts on the same query, with seeds of its own."""
 
     number: int

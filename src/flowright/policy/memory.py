@@ -1,16 +1,16 @@
-"""What a run holds in memory, a GPU's or the machine's: arithmetic from the model's shape and the
-configuration.
+"""The memory of a run, a GPU's or the machine's, computed from the model's shape and the
+configuration without loading anything.
 
 Everything is at its limit: prompts of ``policy.max_prompt_tokens``, completions of
-``policy.max_new_tokens``, full packs. Tests hold the sums to what the CPU's allocator counts on
-small models (``tests/test_memory.py``). Nothing is loaded here, and no device is asked.
+``policy.max_new_tokens``, full packs. Tests compare the sums with what the CPU's allocator counts
+on small models (``tests/app/test_memory.py``).
 
-Of a layer's token the backward pass keeps, in the model's precision unless float32 is said: what
-the adapters multiply (both norms' outputs, attention's, the product of gate and up) and their
-intermediate values; queries, keys and values, and the log-sum-exp in float32; gate, its activation
-and up; the norms' inputs in float32. With ``policy.gradient_checkpointing`` it keeps the layer's
-input alone, and one layer at a time is as above. Where the layers' own weights are trained, the
-norms keep what they multiply, too, and of each pass the weights in the model's precision.
+For each token of a layer the backward pass keeps, in the model's precision unless noted: the
+adapters' inputs (both norms' outputs, attention's, the product of gate and up) and intermediate
+values; queries, keys and values, and the log-sum-exp in float32; gate, its activation and up; the
+norms' inputs in float32. With ``policy.gradient_checkpointing`` it keeps the layer's input alone,
+and the above for one layer at a time. If the layers' own weights are trained, it also keeps the
+inputs of the norms' weights and, for each pass, the weights in the model's precision.
 """
 
 import math
@@ -32,14 +32,14 @@ FLOAT = 4
 BYTES = {"float32": FLOAT, "bfloat16": 2}
 
 GATHERED = 3
-"""Layers that are whole on a GPU at once, where their weights are split among several: one that
-computes, and two in the buffers from and into which the next is gathered."""
+"""Layers that are whole on a GPU at once if their weights are split among several: one that
+computes, and two in the buffers that the next is gathered in."""
 
 LIBRARIES = 430 * 2**20
-"""Of the process on a CPU before there is a model: Python and what is imported. Measured."""
+"""Bytes of the process on a CPU without a model: Python and its imports. Measured."""
 
 FRAGMENTS = 0.1
-"""Of the peak, added to it: what the allocator cannot use. A guess, not measured."""
+"""Share of the peak that the allocator cannot use, added to it. A guess, not measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Bytes by what they are for: held throughout, and in each of a step's two phases besides."""
+    """Bytes by purpose: held throughout, and added in each of a step's two phases."""
 
     held: Mapping[str, int]
     sampling: Mapping[str, int]
@@ -86,7 +86,7 @@ class Plan:
 
     @property
     def phases(self) -> dict[str, int]:
-        """Bytes of each phase, what is held throughout included."""
+        """Bytes of each phase, with those held throughout."""
         held = sum(self.held.values())
         parts = {"sampling": self.sampling, "updating": self.updating}
         return {name: held + sum(part.values()) for name, part in parts.items()}
@@ -98,14 +98,14 @@ class Plan:
 
 
 def shape_of(causal_lm: nn.Module, section: PolicySection) -> ModelShape:
-    """The shape of a loaded model, or of one without contents (on the meta device)."""
+    """Return the shape of a loaded model, or of one on the meta device."""
     config: Any = causal_lm.config
     full = section.train == "full"
     targets = frozenset(LoraSection().target_modules if full else section.lora.target_modules)
     modules: dict[str, Any] = {n: m for n, m in causal_lm.named_modules() if "lora_" not in n}
     adapted = [] if full else [m for n, m in modules.items() if n.rpartition(".")[2] in targets]
     sizes = [(module.in_features, module.out_features) for module in adapted]
-    linear = {  # a weight in 4 bits is packed: it counts by what it stands for
+    linear = {  # a packed weight counts by its unpacked size
         f"{name}.weight": module.in_features * module.out_features
         for name, module in modules.items()
         if ".layers." in name and isinstance(module, nn.Linear)
@@ -143,8 +143,8 @@ def memory_plan(
     device: str = "cuda",
     gpus: int = 1,
 ) -> Plan:
-    """What a step takes at the limits of the configuration, where ``gpus`` share the weights of
-    the layers."""
+    """Plan a step at the limits of the configuration, with the layers' weights split among
+    ``gpus``."""
     policy = policy.on(device)
     number = _number(policy)
     held = {
@@ -162,13 +162,13 @@ def memory_plan(
 
 
 def _number(policy: PolicySection) -> int:
-    """Bytes of a number in the model's precision."""
+    """Return the bytes of a number in the model's precision."""
     assert policy.dtype is not None
     return BYTES[policy.dtype]
 
 
 def _base(shape: ModelShape, policy: PolicySection, gpus: int) -> dict[str, int]:
-    """What is frozen; in 4 bits, with the one weight that is whole at a time."""
+    """Return the frozen weights; in 4 bits, with the one that is whole at a time."""
     number = _number(policy)
     if policy.quantised:
         packed = math.ceil(shape.linear * BITS / 8)
@@ -187,8 +187,8 @@ def _base(shape: ModelShape, policy: PolicySection, gpus: int) -> dict[str, int]
 def _sampling(
     shape: ModelShape, policy: PolicySection, grpo: GrpoSection, device: str
 ) -> dict[str, int]:
-    """Each prompt is there once, however many rows stand behind it; without prefix sharing, once
-    for each row. Nothing where others sample, or a score is all that there is."""
+    """Count each prompt once for all of its rows; without prefix sharing, once for each row.
+    Nothing if a server samples or the policy only scores."""
     if policy.sampler == "vllm" or policy.head == "score":
         return {}
     number, longest = _number(policy), policy.max_prompt_tokens
@@ -196,8 +196,7 @@ def _sampling(
     rows, tokens = max(policy.decode_batch, grpo.group_size), prompts * longest
     if grpo.prefix_sharing:
         tokens = min(tokens, max(PREFILL_TOKENS, longest))
-    # See :meth:`flowright.policy.tuning.Tuning.decoding`.
-    if shape.own:  # or the reference's, for the row of the policy before training
+    if shape.own:  # or the reference's, to sample the policy before training
         decoding = {"weights to decode with": number * shape.own}
     elif policy.dtype == "float32" and not policy.quantised:
         decoding = {"merged adapter": FLOAT * shape.adapted}
@@ -215,7 +214,8 @@ def _sampling(
 
 
 def _blocks(shape: ModelShape, policy: PolicySection) -> int:
-    """What :mod:`flowright.policy.packed` makes beside the weights while a CPU decodes."""
+    """Return the blocks of :mod:`flowright.policy.packed`, beside the weights while a CPU
+    decodes."""
     number = FLOAT if policy.head_dtype == "float32" else _number(policy)
     head = shape.vocab_size * shape.hidden_size
     layers = shape.linear if shape.widest >= LEAST else 0
@@ -223,8 +223,8 @@ def _blocks(shape: ModelShape, policy: PolicySection) -> int:
 
 
 def wave_tokens(policy: PolicySection, grpo: GrpoSection) -> int:
-    """Tokens that have keys and values while a full wave is decoded, at their limits: what the
-    local sampler is held to, also where an evaluation has other numbers of samples."""
+    """Return the most tokens that have keys and values while a full wave is decoded: the limit of
+    the local sampler, also in an evaluation with other numbers of samples."""
     rows = max(policy.decode_batch, grpo.group_size)
     copies = _prompts_at_once(policy, grpo) if grpo.prefix_sharing else rows
     return copies * policy.max_prompt_tokens + rows * policy.max_new_tokens
@@ -235,15 +235,15 @@ def _prompts_at_once(policy: PolicySection, grpo: GrpoSection) -> int:
 
 
 def _chunk(policy: PolicySection, grpo: GrpoSection) -> int:
-    """Tokens of completions whose loss is computed at once."""
+    """Return the tokens of completions whose loss is computed at once."""
     samples = grpo.prompts_per_step * grpo.group_size
     budget = max(grpo.micro_batch_tokens, policy.max_new_tokens)
     return min(budget, samples * policy.max_new_tokens)
 
 
 def _shared(shape: ModelShape, policy: PolicySection, grpo: GrpoSection) -> dict[str, int]:
-    """Template, one pack of problems and one chunk of completions; of the prompts, that is at most
-    a whole one and a pack besides."""
+    """Count the template, one pack of problems and one chunk of completions; the prompts' part is
+    at most a whole prompt and a pack."""
     number = _number(policy)
     problems = min(grpo.micro_batch_tokens, grpo.prompts_per_step * policy.max_prompt_tokens)
     prompts = policy.max_prompt_tokens + problems
@@ -263,7 +263,7 @@ def _shared(shape: ModelShape, policy: PolicySection, grpo: GrpoSection) -> dict
 
 
 def _plain(shape: ModelShape, policy: PolicySection, grpo: GrpoSection) -> dict[str, int]:
-    """Rows of prompt and completion, keys repeated for the heads that share them."""
+    """Count rows of prompt and completion, with keys repeated for the heads that share them."""
     number = _number(policy)
     row = policy.max_prompt_tokens + policy.max_new_tokens
     tokens = max(1, grpo.micro_batch_tokens // row) * row
@@ -278,8 +278,8 @@ def _plain(shape: ModelShape, policy: PolicySection, grpo: GrpoSection) -> dict[
 
 
 def _all_layers(shape: ModelShape, policy: PolicySection, kept: int) -> tuple[int, int]:
-    """What the backward pass keeps of a token in all layers, ``kept`` in each or its input alone;
-    and, of a pass, what is trained in the model's precision."""
+    """Return what the backward pass keeps of a token in all layers, ``kept`` in each or its input
+    alone; and, per pass, the trained weights in the model's precision."""
     number = _number(policy)
     if policy.gradient_checkpointing:
         return shape.layers * number * shape.hidden_size, 0
@@ -287,9 +287,9 @@ def _all_layers(shape: ModelShape, policy: PolicySection, kept: int) -> tuple[in
 
 
 def _one_layer(shape: ModelShape, policy: PolicySection, tokens: int, kept: int) -> int:
-    """What comes and goes while a layer is run backward: the gradients of the MLP's products; or
-    copies of attention's, ordered by its kernels, and sums in float32. With checkpointing, what is
-    ``kept`` of a token, too."""
+    """Return what exists only while a layer is run backward: the gradients of the MLP's products,
+    or attention's, in its kernels' order, and sums in float32. With checkpointing also what is
+    ``kept`` of each token."""
     number, queries = _number(policy), shape.heads * shape.head_size
     products = max(4 * number * shape.intermediate_size, (12 * number + FLOAT) * queries)
     again = 0
@@ -303,7 +303,7 @@ def _casts(shape: ModelShape, number: int) -> int:
 
 
 def layer_bytes(shape: ModelShape, number: int) -> int:
-    """What the backward pass keeps of one token in one layer; see the module's docstring."""
+    """Return what the backward pass keeps of one token in one layer; see the module's docstring."""
     queries, keys = shape.heads * shape.head_size, shape.kv_heads * shape.head_size
 
     def read_by(*names: str) -> int:
@@ -315,14 +315,14 @@ def layer_bytes(shape: ModelShape, number: int) -> int:
     attention = 2 * queries + 2 * keys  # its output is what o_proj reads
     exact = 2 * (shape.hidden_size + 1) + shape.heads  # the norms; the log-sum-exp
     exact += shape.norms_heads * (queries + keys)
-    if shape.own:  # what the norms' weights multiply
+    if shape.own:  # the inputs of the norms' weights
         between += 2 * shape.hidden_size + shape.norms_heads * (queries + keys)
     return number * (inputs + between + attention + 3 * shape.intermediate_size) + FLOAT * exact
 
 
 def _head(shape: ModelShape, tokens: int, number: int, entropy: bool, device: str) -> int:
-    """Logits of as many tokens as are computed at once, in float32 with their softmax, and what is
-    kept of each token: hidden states, a slope, and one more for the entropy."""
+    """Return the logits that are computed at once, in float32 with their softmax, and what is kept
+    of each token: hidden states, a slope, and another for the entropy."""
     at_once = min(tokens, rows_at_once(shape.vocab_size, device, number < FLOAT))
     logits = at_once * shape.vocab_size * (3 + entropy) * FLOAT
     return logits + tokens * shape.hidden_size * (number * (4 + entropy) + FLOAT)

@@ -1,7 +1,6 @@
-"""The policy: a model, its tokenizer, and what of it is trained; loading it.
+"""The policy: a model, its tokenizer and its trained part; loaded, and split among GPUs.
 
-What is trained, and what the policy was before, is :mod:`flowright.policy.tuning`'s. No sampling
-and no loss here.
+The trained part, and the policy before training, are in :mod:`flowright.policy.tuning`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,27 +25,26 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from flowright.config.policy import PolicySection
 from flowright.core.errors import ConfigError
-from flowright.policy.head import SCALAR as SCALAR, Head, ScalarHead, head_of, prepare_scalar
+from flowright.policy.head import SCALAR, Head, ScalarHead, head_of, prepare_scalar
 from flowright.policy.lora import quantise
 from flowright.policy.tuning import FullTuning, Tuning, add_adapter
 
 
 class Peers:
-    """The processes that run the model together, where each holds a part of its weights. What one
-    of them runs all have to run: the weights are gathered from all. Here: one that holds them all.
-    """
+    """The processes that run a model together, each with a part of its weights. All must run the
+    same passes, as the weights are gathered from all. This one holds them all alone."""
 
     def longest(self, counts: Sequence[int]) -> list[int]:
-        """Place by place the largest of all processes' counts; a list that ends early goes on with
-        zeros. Called by all."""
+        """Return, place by place, the largest of all processes' counts; a shorter list continues
+        with zeros. Called by all."""
         return list(counts)
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A causal language model of which something is trained, and its tokenizer. Where the weights
-    of its layers are split among several ``gpus`` (:mod:`flowright.policy.model`), all ``peers``
-    run the same passes. Who trains or samples it need not know what of it is trained."""
+    """A language model with a trained part, and its tokenizer. If its layers' weights are split
+    among several ``gpus`` (:func:`shard`), all ``peers`` run the same passes. ``quantised``: the
+    format of a frozen base in 4 bits."""
 
     tuning: Tuning
     tokenizer: PreTrainedTokenizerBase
@@ -56,7 +54,6 @@ class Policy:
     gpus: int = 1
     peers: Peers = field(default_factory=Peers)
     quantised: str | None = None
-    """How the frozen base is quantised, where it is."""
 
     @property
     def model(self) -> Any:
@@ -71,14 +68,14 @@ class Policy:
 
     @property
     def head(self) -> Head:
-        """Of a policy that writes. Raises ConfigError where it scores."""
+        """The head of a policy that writes. Raises ConfigError if it scores."""
         if not isinstance(self.output, Head):
             raise ConfigError(f"policy.head: score: {self.name} scores texts and writes none")
         return self.output
 
     @property
     def scalar(self) -> ScalarHead:
-        """Of a policy that scores. Raises ConfigError where it writes."""
+        """The head of a policy that scores. Raises ConfigError if it writes."""
         if not isinstance(self.output, ScalarHead):
             raise ConfigError(f"policy.head: {self.name} writes texts; set it to score")
         return self.output
@@ -90,40 +87,48 @@ class Policy:
         ids = configured if isinstance(configured, list) else [configured]
         return frozenset(i for i in (*ids, self.tokenizer.eos_token_id) if isinstance(i, int))
 
+    def text_of(self, token_ids: Sequence[int]) -> str:
+        """Return a completion's text, without the tokens that end it."""
+        ends = self.end_ids
+        kept = [token for token in token_ids if token not in ends]
+        text = self.tokenizer.decode(kept, skip_special_tokens=False)
+        assert isinstance(text, str)
+        return text
+
     def trainable(self) -> list[torch.nn.Parameter]:
-        """What the optimizer moves, in float32."""
+        """Return the weights that the optimizer moves, in float32."""
         return [p for p in self.model.parameters() if p.requires_grad]
 
     def reference(self) -> AbstractContextManager[None]:
-        """The policy as it was before training: what a KL is to."""
+        """Use the policy as it was before training, which a KL is to."""
         return self.tuning.reference()
 
     def decoding(self) -> AbstractContextManager[None]:
-        """The weights of this moment as decoding is fastest with them; not while they train."""
+        """Use the weights of this moment in the form that decodes fastest; not while they train."""
         return self.tuning.decoding()
 
     def state(self) -> dict[str, Tensor]:
-        """What is trained, by name."""
+        """Return the trained weights by name."""
         return self.tuning.state()
 
     def save_merged(self, folder: Path) -> None:
-        """Put the whole model as it was trained, an adapter merged, and the tokenizer into a folder
-        that transformers loads. Raises OSError. The policy is of no use after this."""
+        """Save the whole trained model, an adapter merged, and the tokenizer for transformers.
+        Raises OSError. The policy cannot be used after this."""
         self.tuning.save_merged(folder)
         self.tokenizer.save_pretrained(folder)
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Put back a whole state. Raises ConfigError where it has other layers or sizes."""
+        """Restore a whole state. Raises ConfigError for one of other layers or sizes."""
         self.tuning.load(state)
 
     def save(self, folder: Path) -> None:
-        """Make a folder with what is trained: an adapter's as peft has it, which vLLM and
-        transformers load, or a whole model's. Raises OSError (a full disk, say)."""
+        """Make a folder with the trained part: an adapter as peft has it, which vLLM and
+        transformers load, or a whole model. Raises OSError (a full disk)."""
         self.tuning.save(folder)
 
 
 def choose_device(section: PolicySection) -> torch.device:
-    """The device named by the config; "auto" is the GPU where there is one."""
+    """Return the configured device; "auto" is the GPU if there is one."""
     if section.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
             "policy.device: cuda, but torch sees no GPU; check nvidia-smi and physical_gpus"
@@ -136,11 +141,11 @@ def choose_device(section: PolicySection) -> torch.device:
 def load_policy(
     path: str, section: PolicySection, seed: int, device: torch.device | None = None
 ) -> Policy:
-    """The model of ``path`` (a folder or a Hugging Face id), ready to be trained, on ``device`` or
-    else on the configured one.
+    """Load the model of ``path`` (a folder or a Hugging Face id) for training, on ``device`` or
+    else the configured one.
 
-    An adapter is fresh and changes nothing yet: the policy starts as the base model exactly. Raises
-    ConfigError where the model cannot be loaded.
+    A fresh adapter changes nothing: the policy starts as the base model exactly. Raises ConfigError
+    if the model cannot be loaded.
     """
     device = device or choose_device(section)
     section = section.on(device.type)
@@ -165,22 +170,22 @@ def _load(path: str, section: PolicySection, tokenizer: PreTrainedTokenizerBase)
     how = {"dtype": getattr(torch, section.dtype), "attn_implementation": "sdpa"}
     if section.head == "language_model":
         return AutoModelForCausalLM.from_pretrained(path, **how)
-    base, told = AutoModelForSequenceClassification.from_pretrained(
+    base, info = AutoModelForSequenceClassification.from_pretrained(
         path, num_labels=1, output_loading_info=True, **how
     )
-    prepare_scalar(base, tokenizer, fresh=f"{SCALAR}.weight" in told["missing_keys"])
+    prepare_scalar(base, tokenizer, fresh=f"{SCALAR}.weight" in info["missing_keys"])
     return base
 
 
 def policy_of(
     base: Any, tokenizer: PreTrainedTokenizerBase, section: PolicySection, seed: int, name: str
 ) -> Policy:
-    """A policy of a base model that is where it belongs; see :func:`load_policy`."""
+    """Make a policy of a base model on its device; see :func:`load_policy`."""
     # Some images switch TF32 on, which rounds the factors of a product to eleven bits. transformers
-    # finds the angles of positions by a product: at position 3,000 one could be off by a radian.
+    # computes the angles of positions by a product: at position 3,000 one is off by up to a radian.
     torch.set_float32_matmul_precision("highest")
     section = section.on(base.device.type)
-    base.eval()  # what recomputes says so itself: see recomputing()
+    base.eval()  # but see recomputing()
     if section.gradient_checkpointing:
         # Renamed during transformers 5.
         new, old = "activation_checkpointing_enable", "gradient_checkpointing_enable"
@@ -195,10 +200,10 @@ def policy_of(
 
 @contextmanager
 def recomputing(policy: Policy) -> Iterator[None]:
-    """Let gradient checkpointing work, where it is configured.
+    """Let gradient checkpointing work, if it is configured.
 
-    transformers recomputes only layers in training mode, which takes their cache away and switches
-    dropout on. So the mode is set on the layers alone, not on what is in them, and only here.
+    transformers recomputes only layers in training mode, which removes their cache and switches
+    dropout on. So the mode is set on the layers alone, not on their modules, and only here.
     """
     layers = [m for m in policy.model.modules() if isinstance(m, GradientCheckpointingLayer)]
     try:
@@ -211,9 +216,14 @@ def recomputing(policy: Policy) -> Iterator[None]:
 
 
 def shard(policy: Policy, device: torch.device, gpus: int, processes: int, peers: Peers) -> Policy:
-    """The same policy with its layers' weights split among ``gpus`` processes of each node, on
-    their devices. Called by all ``processes`` of the run, with a policy that is on the CPU: one
-    layer at a time is whole on a GPU."""
+    """Split the layers' frozen weights among ``gpus`` processes of each node, by PyTorch's FSDP2.
+    Called by all ``processes`` of the run, with a policy on the CPU; each gets it on its device.
+
+    A layer's weights are gathered before it runs, forward and backward, and freed behind it. They
+    have no gradients, so nothing is reduced, and since they never change, each node gathers within
+    itself. Embedding, head, last norm and adapter stay whole in every process: the head is read by
+    itself, and the small adapter is trained as without sharding.
+    """
     if device.type == "cuda":
         device = torch.device("cuda", torch.cuda.current_device())
     mesh = init_device_mesh(device.type, (processes // gpus, gpus), mesh_dim_names=("node", "gpu"))

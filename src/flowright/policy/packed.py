@@ -1,8 +1,8 @@
-"""Weights laid out for decoding on a CPU: for products with few rows, oneDNN is up to twice as fast
-on blocks that it has ordered itself as on a matrix as it lies.
+"""Weights in blocks for decoding on a CPU: for products with few rows, oneDNN is up to twice as
+fast on blocks that it has ordered itself as on a plain matrix.
 
-The operators are those that PyTorch's own compiler puts into what it freezes, and private; where
-they are not there, everything stays as it is.
+The operators are private, those that PyTorch's own compiler uses in frozen graphs; without them,
+nothing changes.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,17 +20,16 @@ from flowright.policy.model import Policy
 _ROWS = 16  # that the blocks are chosen for; other numbers of rows multiply with the same ones
 
 WORTH_STEPS = 16
-"""Decoding steps from which on blocks for them alone are worth making: they cost about two."""
+"""Least decoding steps for which blocks are worth making: they cost about two."""
 
 LEAST = 2**18
 """Numbers of a matrix below which a call of oneDNN's takes longer than its blocks save."""
 
 
 def packed(policy: Policy) -> Policy:
-    """The base model of a policy that only decodes from now on: its layers keep their weights in
-    blocks and nothing else, so that no more memory is taken but for the head, and adapters are
-    left out. The policy that was given is of no use after this, where it can be packed at all.
-    """
+    """Return the base model of a policy that only decodes from now on, if it can be packed: its
+    layers keep their weights in blocks alone, so that only the head takes more memory, and adapters
+    are left out. The policy passed in cannot be used after this."""
     if not _packable(policy):
         return policy
     for module in _linear(policy):
@@ -42,8 +41,8 @@ def packed(policy: Policy) -> Policy:
 
 @contextmanager
 def packed_meanwhile(policy: Policy) -> Iterator[Policy]:
-    """The policy with blocks beside its larger weights, as these and its adapter are now; what is
-    trained meanwhile is not seen. The same policy where it cannot be packed."""
+    """Yield the policy with blocks beside its larger weights, as these and its adapter are now;
+    what is trained meanwhile is not seen. The same policy if it cannot be packed."""
     if not _packable(policy) or isinstance(policy.output, _PackedHead):
         yield policy
         return
@@ -59,7 +58,7 @@ def packed_meanwhile(policy: Policy) -> Iterator[Policy]:
 
 
 def _linear(policy: Policy) -> list[Any]:
-    """The decoder's linear layers, those with an adapter as one."""
+    """Return the decoder's linear layers; one with an adapter counts as one."""
     modules = list(policy.causal_lm.model.modules())
     adapted = [module for module in modules if isinstance(module, LoraLinear)]
     inside = {part for module in adapted for part in module.modules()}
@@ -104,7 +103,7 @@ def _product(x: Tensor, blocks: Tensor, bias: Tensor | None) -> Tensor:
 
 
 class _Product:
-    """x W' + b, [..., in] to [..., out], in place of a layer's ``forward``."""
+    """Computes x W' + b, [..., in] to [..., out], in place of a layer's ``forward``."""
 
     def __init__(self, layer: Any) -> None:
         self._blocks, self._bias = _blocks(layer.weight), layer.bias
@@ -114,7 +113,7 @@ class _Product:
 
 
 class _AdaptedProduct:
-    """x W' + b + s (x A') B', rounded once, as :mod:`flowright.policy.lora` has it."""
+    """Computes x W' + b + s (x A') B', rounded once, as in :mod:`flowright.policy.lora`."""
 
     def __init__(self, module: LoraLinear) -> None:
         layer: Any = module.get_base_layer()
@@ -131,7 +130,7 @@ class _AdaptedProduct:
 
 @dataclass(frozen=True, slots=True)
 class _PackedHead(Head):
-    """``blocks`` hold the weights in the precision that its products are computed in."""
+    """A head whose ``blocks`` hold the weights in the precision of its products."""
 
     blocks: Any = None
 

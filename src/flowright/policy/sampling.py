@@ -1,5 +1,5 @@
-"""From messages to the policy's prompt tokens. No tokenizer is imported; any with a chat template
-serves.
+"""Sampling as its callers see it: messages to prompt tokens, samplers and their samples, and the
+text of each token. Needs neither torch nor a particular tokenizer.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -30,15 +30,15 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Token ids of a prompt, ready for a sampler; ``truncated`` when the problem had to be cut."""
+    """Token ids of a prompt for a sampler; ``truncated`` if the problem was cut."""
 
     token_ids: tuple[int, ...]
     truncated: bool
 
 
 def render(messages: Sequence[Message], tokenizer: Tokenizer, max_tokens: int) -> Prompt:
-    """Apply the tokenizer's chat template; cut the last message in its middle, with a marker, where
-    the prompt is longer than ``max_tokens``. Raises UserError when the rest leaves no room."""
+    """Apply the tokenizer's chat template; cut the last message in its middle, with a marker, if
+    the prompt is longer than ``max_tokens``. Raises UserError if the rest leaves no room."""
     ids = template_ids(messages, tokenizer, to_answer=True)
     if len(ids) <= max_tokens:
         return Prompt(tuple(ids), truncated=False)
@@ -51,7 +51,7 @@ def render(messages: Sequence[Message], tokenizer: Tokenizer, max_tokens: int) -
         ids = template_ids(turns, tokenizer, to_answer=True)
         if len(ids) <= max_tokens:
             return Prompt(tuple(ids), truncated=True)
-        keep -= max(1, len(ids) - max_tokens)  # the marker, and words that were cut apart
+        keep -= max(1, len(ids) - max_tokens)  # the marker, and tokens that were cut apart
     alone = len(template_ids(messages, tokenizer, to_answer=True)) - len(content)
     raise UserError(
         f"policy.max_prompt_tokens: {max_tokens} leaves no room for the problem; the instructions "
@@ -62,15 +62,15 @@ def render(messages: Sequence[Message], tokenizer: Tokenizer, max_tokens: int) -
 def fitting(
     messages: Sequence[Message], tokenizer: Tokenizer, max_tokens: int
 ) -> tuple[int, ...] | None:
-    """Token ids of messages as a prompt; None where they are more than ``max_tokens``: nothing is
-    cut. Raises DataError as :func:`template_ids`."""
+    """Return the token ids of messages as a prompt; None, and nothing is cut, for more than
+    ``max_tokens``. Raises DataError as :func:`template_ids`."""
     ids = template_ids(messages, tokenizer, to_answer=True)
     return tuple(ids) if len(ids) <= max_tokens else None
 
 
 def template_text(messages: Sequence[Message], tokenizer: Tokenizer, to_answer: bool) -> str:
-    """Messages as the chat template writes them, ``to_answer`` with the beginning of an answer
-    behind them. Raises DataError where it refuses them, such as a role that it does not know."""
+    """Format messages by the chat template, ``to_answer`` with the beginning of an answer behind
+    them. Raises DataError if it refuses them, such as for an unknown role."""
     chat = [{"role": m.role, "content": m.content} for m in messages]
     try:
         return tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=to_answer)
@@ -81,16 +81,16 @@ def template_text(messages: Sequence[Message], tokenizer: Tokenizer, to_answer: 
 
 
 def template_ids(messages: Sequence[Message], tokenizer: Tokenizer, to_answer: bool) -> list[int]:
-    """Token ids of :func:`template_text`. Raises DataError as it does."""
+    """Return the token ids of :func:`template_text`. Raises DataError as it does."""
     text = template_text(messages, tokenizer, to_answer)
     return list(tokenizer.encode(text, add_special_tokens=False))
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How to draw. ``seed`` fixes the draws of a batch; 0 temperature is greedy. ``top_k`` of 0
-    draws from all tokens; else ``top_p`` is of the most likely ``top_k``, as vLLM and transformers
-    have it."""
+    """Sampling parameters. ``seed`` fixes the draws of a batch; 0 temperature is greedy. ``top_k``
+    of 0 draws from all tokens; else ``top_p`` is of the most likely ``top_k``, as in vLLM and
+    transformers."""
 
     temperature: float
     top_p: float
@@ -120,13 +120,12 @@ class Sampler(Protocol):
 
     @property
     def counters(self) -> Sequence[Counters]:
-        """What servers were asked for samples; empty where there is no server."""
+        """Counts of requests for samples; empty without a server."""
         ...
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        """What the newest refresh proved, under ``policy/proof_*``; empty where nothing had to be
-        proven."""
+        """The newest refresh's proof, under ``policy/proof_*``; empty if none is needed."""
         ...
 
     async def sample(
@@ -136,30 +135,32 @@ class Sampler(Protocol):
         sampling: Sampling,
         places: Sequence[int] | None = None,
     ) -> list[list[Sample]]:
-        """``n`` completions for each prompt of token ids: one list of samples per prompt.
+        """Draw ``n`` completions for each prompt of token ids: one list of samples per prompt.
 
-        ``places``: the prompts' numbers in the batch that they are part of (0, 1, 2, ... if None).
-        The draws of a sample depend on the seed, its prompt's place and its own number, so that a
-        batch is drawn alike by one process and by several.
+        ``places``: the prompts' numbers in their batch (0, 1, 2, ... if None). The draws of a
+        sample depend on the seed, its prompt's place and its own number, so that one process and
+        several draw the same batch.
         """
         ...
 
     async def refresh(self, version: int) -> None:
         """Serve the learner's weights of this moment from now on, as ``version``. Raises RunError
-        if it can't: never a stale adapter, never the base model."""
+        if that fails: never a stale adapter, never the base model."""
         ...
 
 
 BROKEN = "\ufffd"
-"""What bytes that make no character are decoded as."""
+"""The decoding of bytes that make no character."""
 
 WAITING = 16
-"""Tokens in a row that may each wait for the rest of a character. Where there are more, which no
-text has, they are looked at this many at a time: each look decodes all of them again."""
+"""Tokens in a row that may each wait for the rest of a character. More than that, which no text
+has, are decoded only every 16 tokens: each attempt decodes all of them again."""
 
 
 class TokenTexts:
-    """Of a tokenizer; ``end_ids`` end a completion and are no part of its text."""
+    """Splits a completion's text by its tokens. A token may be part of a character, or depend on
+    the one before it, so that decoding each alone is not enough. ``end_ids`` end a completion and
+    are not part of its text."""
 
     def __init__(self, tokenizer: Tokenizer, end_ids: Collection[int]) -> None:
         self._tokenizer = tokenizer
@@ -167,9 +168,9 @@ class TokenTexts:
         self._alone = lru_cache(maxsize=None)(lambda token: self._decode([token]))
 
     def of(self, token_ids: Sequence[int], text: str) -> list[str] | None:
-        """A text for each token, which joined are ``text``. A character that several tokens make is
-        the last one's; the others have an empty text, as has what ends the completion. None where
-        the tokens do not make up the text."""
+        """Return a text for each token, which joined are ``text``; None if the tokens do not make
+        up the text. A character of several tokens belongs to the last; the others, and tokens that
+        end the completion, have an empty text."""
         kept = [token for token in token_ids if token not in self._end_ids]
         for texts in (map(self._alone, kept), self._behind_each_other(kept)):
             found = list(texts)
@@ -179,8 +180,8 @@ class TokenTexts:
         return None
 
     def _behind_each_other(self, token_ids: Sequence[int]) -> list[str]:
-        """What each token adds to those before it. Only a few of these are decoded again: those
-        that added the last text before it, as a first token may lose its space."""
+        """Return each token's addition to those before it. Only the tokens of the last addition are
+        decoded again with it, as a first token may lose its space."""
         texts: list[str] = []
         before, begun, known = 0, 0, ""
         for end in range(1, len(token_ids) + 1):

@@ -1,9 +1,9 @@
 """The embedded policy: a small Qwen2 checkpoint made on this machine, for runs without a hub.
 
-It is cold-started by supervised training on prompts and programs that the caller draws, on the
-tokens of the prompt as well as of the programs: a policy that never had to read the question cannot
-learn to treat problems differently. The result is an ordinary Hugging Face folder, loaded by the
-same code as Qwen2.5-7B. It is a stand-in for a language model, and knows nothing but this format.
+It is cold-started by supervised training on the caller's prompts and programs, on the tokens of
+both: a policy that never had to read the question cannot learn to treat problems differently. The
+result is an ordinary Hugging Face folder, loaded by the same code as Qwen2.5-7B, which stands in
+for a language model and can write nothing else.
 """
 
 import hashlib
@@ -39,12 +39,12 @@ CHAT_TEMPLATE = (
 )
 
 EncodePrompt = Callable[[Sequence[Message], PreTrainedTokenizerFast, int], Sequence[int]]
-"""The token ids of messages, cut to a number of tokens, as the trainer will make them."""
+"""Returns the token ids of messages, cut to a number of tokens, as in training."""
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A prompt of the cold start and some programs that answer it."""
+    """A prompt of the cold start and programs that answer it."""
 
     messages: Sequence[Message]
     programs: Sequence[str]
@@ -52,7 +52,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Token ids of a prompt and of the programs behind it."""
+    """Token ids of a prompt and of its programs."""
 
     prompt: Sequence[int]
     programs: Sequence[Sequence[int]]
@@ -65,10 +65,8 @@ def tiny_checkpoint(
     encode_prompt: EncodePrompt,
     progress: Callable[[int, int, float], None] = lambda step, steps, loss: None,
 ) -> Path:
-    """The folder of the cold-started checkpoint; made on the first call with these examples.
-
-    ``progress(step, steps, loss)`` is called after each supervised step.
-    """
+    """Return the folder of the cold-started checkpoint, made on the first call with these examples.
+    ``progress(step, steps, loss)`` is called after each supervised step."""
     folder = section.cache_dir / f"tiny-{_fingerprint(section, examples, max_prompt_tokens)}"
     if (folder / "config.json").exists():
         return folder
@@ -99,11 +97,8 @@ def _make(
 
 
 def train_tokenizer(examples: Sequence[Example], vocab_size: int) -> PreTrainedTokenizerFast:
-    """A byte-level BPE of the examples' own words, with a ChatML template.
-
-    Text is cut into words as Qwen2 does: whoever loads a Qwen2 folder with AutoTokenizer gets that
-    way of cutting, whatever ``tokenizer.json`` says, and would feed the policy other tokens.
-    """
+    """Train a byte-level BPE on the examples, with a ChatML template. Text is pre-tokenized as in
+    Qwen2, which AutoTokenizer does for a Qwen2 folder whatever is in ``tokenizer.json``."""
     qwen2 = Qwen2Tokenizer().backend_tokenizer
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = qwen2.normalizer
@@ -163,8 +158,8 @@ def _cold_start(
 
 
 def _optimizers(model: Qwen2ForCausalLM, section: TinySection) -> list[torch.optim.Optimizer]:
-    """Muon for the layers' matrices, AdamW for the rest. With AdamW alone a minute of training
-    learns to write programs but not to look at the question first (docs/lab_notebook.md)."""
+    """Return Muon for the layers' matrices and AdamW for the rest. With AdamW alone a minute of
+    training learns to write programs but not to read the question first (docs/lab_notebook.md)."""
     matrices = [p for p in model.model.layers.parameters() if p.ndim == 2]
     others = [p for p in model.parameters() if all(p is not m for m in matrices)]
     return [
@@ -174,7 +169,7 @@ def _optimizers(model: Qwen2ForCausalLM, section: TinySection) -> list[torch.opt
 
 
 def _rate(step: int, steps: int) -> float:
-    """Factor of the learning rate: a short linear warm-up, then linear to 2 %."""
+    """Return the factor of the learning rate: a short linear warm-up, then linear to 2 %."""
     warmup = max(1, steps // 20)
     return min((step + 1) / warmup, max(0.02, 1 - step / steps))
 
@@ -190,8 +185,8 @@ def _encode(
 
 
 def _batches(encoded: Sequence[Encoded], size: int, order: random.Random) -> list[list[Encoded]]:
-    """One pass over the examples in random batches. Not sorted by length: batches of one kind of
-    problem each would teach every kind's programs in turn, and never what tells kinds apart."""
+    """Return one pass over the examples in random batches. Sorted by length, each would have one
+    kind of problem, and the model would never learn to distinguish kinds."""
     shuffled = order.sample(encoded, len(encoded))
     return [shuffled[i : i + size] for i in range(0, len(shuffled), size)]
 
@@ -199,8 +194,8 @@ def _batches(encoded: Sequence[Encoded], size: int, order: random.Random) -> lis
 def language_loss(
     model: Qwen2ForCausalLM, batch: Sequence[Encoded], prompt_weight: float
 ) -> Tensor:
-    """Weighted mean cross-entropy of all tokens but the first of each prompt, in nats; a prompt's
-    weigh ``prompt_weight``, a program's 1."""
+    """Return the weighted mean cross-entropy of all tokens but the first of each prompt, in nats; a
+    prompt's tokens weigh ``prompt_weight``, a program's 1."""
     layout = lay_out([(example.prompt, example.programs) for example in batch])
     width = layout.input_ids.shape[1]
     prompts = [torch.arange(len(e.prompt) - 1) + row * width for row, e in enumerate(batch)]
@@ -218,7 +213,7 @@ def language_loss(
 
 
 def _fingerprint(section: TinySection, examples: Sequence[Example], max_prompt_tokens: int) -> str:
-    """Of all that the checkpoint depends on; this file counts as a whole."""
+    """Hash all that the checkpoint depends on, this file included."""
     digest = hashlib.sha256(Path(__file__).read_bytes())
     digest.update(f"{max_prompt_tokens}\n".encode())
     digest.update(section.model_dump_json(exclude={"cache_dir"}).encode())

@@ -9,6 +9,7 @@ from typing import Any
 
 import zstandard
 
+from flowright.config.loading import without_gone
 from flowright.core.errors import RunError
 from flowright.core.files import write_bytes
 from flowright.runs.checkpoints import saved_checkpoints, step_name, step_of
@@ -43,8 +44,9 @@ def read_state(run: Path) -> dict[str, Any]:
 
 
 def read_config(run: Path) -> dict[str, Any]:
-    """Read ``config.json`` as plain JSON; an empty mapping where there is none."""
-    return _read_object(run / "config.json")
+    """Read ``config.json`` as plain JSON, without keys that are gone; an empty mapping where there
+    is none."""
+    return without_gone(_read_object(run / "config.json"))
 
 
 def read_evaluation(run: Path) -> dict[str, Any] | None:

@@ -106,9 +106,9 @@ class Worker:
             async with asyncio.timeout(_START_SECONDS):
                 self.report = await self._ready
         except (OSError, TimeoutError, WorkerLost) as error:
-            said = os.pread(errors, 4000, 0).decode("utf-8", "replace").strip()
+            written = os.pread(errors, 4000, 0).decode("utf-8", "replace").strip()
             await self.close()
-            last = said.splitlines()[-1] if said else str(error) or type(error).__name__
+            last = written.splitlines()[-1] if written else str(error) or type(error).__name__
             raise WorkerLost(f"the sandbox's interpreter did not start: {last}") from None
         except BaseException:
             await self.close()

@@ -31,8 +31,8 @@ from flowright.core.errors import RunError, UserError
 from flowright.core.net import listen, quiet_server
 from flowright.data.task import Problem, read_tasks, write_tasks
 from flowright.sandbox import Sandbox
-from flowright.simulation.app import SimulatedApp
 from flowright.simulation.protocol import MODEL
+from flowright.simulation.simulated_app import SimulatedApp
 
 START_SECONDS = 60.0
 _STOP_SECONDS = 5.0

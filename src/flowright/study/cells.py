@@ -20,7 +20,7 @@ _PARAMETER = re.compile(r"\$\{(\w+)\}")
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class StudyCell:
     """An arm at one dose; ``overrides`` are set over the base."""
 
     name: str
@@ -39,12 +39,12 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class StudyRun:
     """One training run in ``folder``. ``config_hash`` is that of the settings that decide its
     results, ``former_hash`` the hash of older versions; ``embedded`` runs train the embedded
     policy."""
 
-    cell: Cell
+    cell: StudyCell
     seed: int
     folder: Path
     config_hash: str
@@ -57,7 +57,7 @@ class Run:
         return f"{self.cell.name}/seed_{self.seed}"
 
 
-def cells_of(study: StudyConfig) -> list[Cell]:
+def cells_of(study: StudyConfig) -> list[StudyCell]:
     """List all cells, the control first. Raises ConfigError for unused parameters, for claims and
     remedies about missing arms, and for doses of one name."""
     problems: list[str] = []
@@ -97,13 +97,13 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _of_arm(arm: ArmSection, problems: list[str]) -> Iterator[Cell]:
+def _of_arm(arm: ArmSection, problems: list[str]) -> Iterator[StudyCell]:
     used: set[str] = set()
     for values in product(*arm.over.values()):
         dose = dict(zip(arm.over, values, strict=True))
         suffix = ",".join(re.sub(r"[^\w.+-]", "_", str(value)) for value in values)
         where = f"arms.{arm.name}.set"
-        yield Cell(
+        yield StudyCell(
             name=f"{arm.name}@{suffix}" if dose else arm.name,
             arm=arm.name,
             title=arm.title or arm.name.replace("_", " "),
@@ -166,11 +166,11 @@ def _digest(settings: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def runs_of(study: StudyConfig, cells: Sequence[Cell], out: Path) -> list[Run]:
+def runs_of(study: StudyConfig, cells: Sequence[StudyCell], out: Path) -> list[StudyRun]:
     """List all runs, seed by seed over all cells, so that an interrupted study is balanced. Raises
     ConfigError for settings that ``train.py`` would refuse, each mistake once, with its arm."""
     problems: dict[str, str] = {}
-    runs: list[Run] = []
+    runs: list[StudyRun] = []
     for seed in study.all_seeds:
         for cell in cells:
             folder = out / "runs" / cell.name
@@ -186,7 +186,7 @@ def runs_of(study: StudyConfig, cells: Sequence[Cell], out: Path) -> list[Run]:
                 problems |= {line: f"arms.{cell.arm}: {line}" for line in error.problems}
                 continue
             runs.append(
-                Run(
+                StudyRun(
                     cell=cell,
                     seed=seed,
                     folder=folder / f"seed_{seed}",

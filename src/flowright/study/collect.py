@@ -32,9 +32,9 @@ from flowright.runs.run_files import (
     read_state,
     rollout_steps,
 )
-from flowright.study.cells import Run
+from flowright.study.cells import StudyRun
 from flowright.study.config import OF_SHORTCUT, PRESENTATIONS
-from flowright.study.journal import StudyJournal, is_finished
+from flowright.study.study_records import StudyJournal, is_finished
 from flowright.viewer.monitoring.snapshot import edge, is_ours, merge_steps
 
 Row = dict[str, Any]
@@ -150,7 +150,7 @@ CURVES: Mapping[str, str] = {
 _CALLS = ("servers/judge/calls", "servers/executor/calls")
 
 
-def steps_of(run: Run, out: Path, write: bool = True) -> list[Row]:
+def steps_of(run: StudyRun, out: Path, write: bool = True) -> list[Row]:
     """Read the curves of a run; those of a finished one are cached, since rollouts are large."""
     if not is_finished(run.folder):
         return read_steps(run.folder)
@@ -298,7 +298,9 @@ class Collected:
         return steps
 
 
-def collect(runs: Sequence[Run], journal: StudyJournal, out: Path, write: bool = True) -> Collected:
+def collect(
+    runs: Sequence[StudyRun], journal: StudyJournal, out: Path, write: bool = True
+) -> Collected:
     """Read all runs that have a directory; ``write`` caches the finished ones under ``cache/``.
     Raises RunError for damaged files."""
     found = Collected()

@@ -13,10 +13,9 @@ from flowright.core.command_line import on_signal
 from flowright.core.errors import ConfigError, RunError
 from flowright.core.files import Lock, check_writable, disk_errors, is_held
 from flowright.core.formatting import duration
-from flowright.study.cells import Cell, Run, cells_of, runs_of
+from flowright.study.cells import StudyCell, StudyRun, cells_of, runs_of
 from flowright.study.collect import Collected, collect, steps_of, write_tables
 from flowright.study.config import StudyConfig, load_study
-from flowright.study.journal import StudyJournal, read_claims, settle_claims, unfinished
 from flowright.study.plan import (
     check_runs,
     gpu_plans,
@@ -36,6 +35,7 @@ from flowright.study.runner import (
     planned_at_once,
     train_command,
 )
+from flowright.study.study_records import StudyJournal, read_claims, settle_claims, unfinished
 from flowright.study.transfer import answers_of, grade_all, judges_of, matrix, write_matrix
 
 
@@ -55,7 +55,7 @@ class StudyRequest:
     arms: tuple[str, ...] = ()
     keep: Path | None = None
     command: Command = train_command
-    start: Callable[[Run], Start] = default_start
+    start: Callable[[StudyRun], Start] = default_start
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,8 @@ class LoadedStudy:
     """A study with its cells, runs and journal."""
 
     study: StudyConfig
-    cells: list[Cell]
-    runs: list[Run]
+    cells: list[StudyCell]
+    runs: list[StudyRun]
     journal: StudyJournal
     out: Path
 
@@ -112,7 +112,7 @@ def _run_locked(loaded: LoadedStudy, request: StudyRequest, console: Console) ->
         numbers = ", ".join(map(str, journal.damaged))
         line = f"{journal.path}: cannot read line {numbers}; its seconds and failures are missing"
         _print([line], console)
-    failed: list[Run] = []
+    failed: list[StudyRun] = []
     missing: list[str] = []
     if request.transfer:
         missing = _transfer(loaded, request, console)
@@ -130,7 +130,7 @@ def _run_locked(loaded: LoadedStudy, request: StudyRequest, console: Console) ->
     found = collect(loaded.runs, journal, out)
     write_tables(found, out)
     from flowright.study.figures import keep
-    from flowright.study.report import write_study_report
+    from flowright.study.study_report import write_study_report
     from flowright.study.summary import analyse
 
     analysis = analyse(study, loaded.cells, found)
@@ -179,7 +179,7 @@ def _again(request: StudyRequest) -> str:
 
 
 def _show_plan(
-    loaded: LoadedStudy, runs: list[Run], at_once: int, console: Console, write: bool = True
+    loaded: LoadedStudy, runs: list[StudyRun], at_once: int, console: Console, write: bool = True
 ) -> None:
     """Print the plan of the study, and on GPUs what these of its runs take."""
     study, cells, journal = loaded.study, loaded.cells, loaded.journal
@@ -194,15 +194,15 @@ def _train(
     loaded: LoadedStudy,
     request: StudyRequest,
     placement: Placement,
-    left: list[Run],
+    left: list[StudyRun],
     console: Console,
-) -> list[Run]:
+) -> list[StudyRun]:
     again = _again(request)
     with _progress(console) as bars:
         bar = bars.add_task("runs", total=len(left))
         seconds: list[float] = []
 
-        def on_done(run: Run, status: int, took: float) -> None:
+        def on_done(run: StudyRun, status: int, took: float) -> None:
             bars.advance(bar)
             if status:
                 line = f"failed    {run.name}, exit status {status}: {log_path(loaded.out, run)}"
@@ -233,7 +233,7 @@ def _train(
 
 
 def _conclude(
-    loaded: LoadedStudy, found: Collected, failed: list[Run], report: Path, console: Console
+    loaded: LoadedStudy, found: Collected, failed: list[StudyRun], report: Path, console: Console
 ) -> None:
     finished = sum(row["finished"] for row in found.rows)
     lines = [f"finished  {finished} of {len(loaded.runs)} runs"]

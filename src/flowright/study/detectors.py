@@ -14,9 +14,9 @@ import numpy as np
 from flowright.config.judge import AlarmSection
 from flowright.core.statistics import Estimate, wilson
 from flowright.runs.alarm import trailing_means
-from flowright.study.cells import Cell
+from flowright.study.arm_comparison import differences, interval, times_of, values_of
+from flowright.study.cells import StudyCell
 from flowright.study.collect import Collected, Row
-from flowright.study.compare import differences, interval, times_of, values_of
 from flowright.study.config import StudyConfig, column_of
 
 WINDOW = 5
@@ -85,7 +85,7 @@ class Detector:
         return Estimate(self.false / self.controls, *wilson(self.false, self.controls))
 
 
-def detectors(study: StudyConfig, cells: Sequence[Cell], found: Collected) -> list[Detector]:
+def detectors(study: StudyConfig, cells: Sequence[StudyCell], found: Collected) -> list[Detector]:
     """Evaluate every series that the runs have, the best first; empty without control runs or
     without an onset in a treated one."""
     curves = found.training_steps()
@@ -195,7 +195,9 @@ class Remedy:
         return self.name == self.against
 
 
-def remedies(cells: Sequence[Cell], found: Collected, alarms: Sequence[Detector]) -> list[Remedy]:
+def remedies(
+    cells: Sequence[StudyCell], found: Collected, alarms: Sequence[Detector]
+) -> list[Remedy]:
     """List each arm that has remedies, its remedies, and stopping its own runs at the best alarm
     with and without known answers, among those whose threshold the control's runs set. ``alarms``
     are sorted, the best first."""
@@ -208,7 +210,7 @@ def remedies(cells: Sequence[Cell], found: Collected, alarms: Sequence[Detector]
     return rows
 
 
-def _remedy(cell: Cell, target: Cell, found: Collected) -> Remedy:
+def _remedy(cell: StudyCell, target: StudyCell, found: Collected) -> Remedy:
     def estimate(measure: str) -> Estimate:
         column = column_of(measure, target.shortcut)
         if cell is target:
@@ -229,7 +231,7 @@ def _remedy(cell: Cell, target: Cell, found: Collected) -> Remedy:
     )
 
 
-def _stops(target: Cell, found: Collected, alarms: Sequence[Detector]) -> Iterator[Remedy]:
+def _stops(target: StudyCell, found: Collected, alarms: Sequence[Detector]) -> Iterator[Remedy]:
     known = found.training_steps()
     curves = [known[row["run"]] for row in found.of(target.name) if row["run"] in known]
     share = f"share_{target.shortcut}"

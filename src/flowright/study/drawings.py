@@ -12,7 +12,7 @@ _FAINT = "fill:currentColor;opacity:.16;stroke:none"
 
 
 @dataclass(frozen=True, slots=True)
-class Drawing:
+class Plot:
     """A chart under its title, with the key of its colours as (class, name)."""
 
     title: str
@@ -38,7 +38,7 @@ class Band:
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class PlotCurve:
     """A line through points."""
 
     name: str
@@ -56,7 +56,7 @@ def style_of(place: int) -> tuple[str, bool]:
     return COLOURS[place % 6], place // 6 % 2 == 1
 
 
-def bands(title: str, shown: Sequence[Band], marks: Sequence[int], last: int) -> Drawing | None:
+def bands(title: str, shown: Sequence[Band], marks: Sequence[int], last: int) -> Plot | None:
     """Draw shares over steps up to the ``last``; ``marks`` are steps of onsets, strokes at the
     bottom. None without points."""
     shown = [band for band in shown if band.mean]
@@ -78,7 +78,7 @@ def bands(title: str, shown: Sequence[Band], marks: Sequence[int], last: int) ->
         ends = {"x1": x(step), "x2": x(step), "y1": bottom, "y2": bottom - 12}
         drawn.append(el("line", tooltip, class_="whisker c5", **ends))
     key = [(band.colour, band.name) for band in shown]
-    return Drawing(title, drawn, [*key, *([("c5", "onset")] if marks else [])])
+    return Plot(title, drawn, [*key, *([("c5", "onset")] if marks else [])])
 
 
 def _area(at: Sequence[float], low: Sequence[float], high: Sequence[float], colour: str) -> Html:
@@ -88,13 +88,13 @@ def _area(at: Sequence[float], low: Sequence[float], high: Sequence[float], colo
 
 def curves(
     title: str,
-    shown: Sequence[Curve],
+    shown: Sequence[PlotCurve],
     x_label: str,
     x_form: Form = plain,
     stairs: bool = False,
     cross: tuple[float, float] | None = None,
     square: bool = False,
-) -> Drawing | None:
+) -> Plot | None:
     """Draw lines through points whose values are shares; ``stairs`` keeps each value until the next
     point, ``cross`` adds dotted lines at two values, ``square`` has both axes from 0 to 1 and the
     diagonal. None without points."""
@@ -120,7 +120,7 @@ def curves(
         tooltip = el("title", curve.name)
         drawn.append(el("path", tooltip, class_=f"curve {curve.classes}", d=svg.path(dots)))
         drawn.append(svg.dot(f"dot {curve.colour}", *dots[-1], 3.2, curve.name))
-    return Drawing(title, drawn, [(curve.classes, curve.name) for curve in shown])
+    return Plot(title, drawn, [(curve.classes, curve.name) for curve in shown])
 
 
 def _stairs(points: Sequence[Point], end: float) -> list[Point]:
@@ -144,7 +144,7 @@ class Whisker:
 
 def doses(
     title: str, shown: Sequence[tuple[str, str, Sequence[Whisker]]], x_label: str
-) -> Drawing | None:
+) -> Plot | None:
     """Draw shares at doses: (name, colour, values) joined by a line. None without any."""
     shown = [each for each in shown if each[2]]
     every = [whisker for _, _, whiskers in shown for whisker in whiskers]
@@ -166,7 +166,7 @@ def doses(
                 drawn.append(svg.line(f"whisker {colour}", a, a, y(whisker.low), y(whisker.high)))
             tooltip = f"{plain(whisker.x)}: {short_percent(whisker.value)}"
             drawn.append(svg.dot(f"dot {colour}", a, b, 4, tooltip))
-    return Drawing(title, drawn, [(colour, name) for name, colour, _ in shown])
+    return Plot(title, drawn, [(colour, name) for name, colour, _ in shown])
 
 
 def heat_map(
@@ -179,7 +179,7 @@ def heat_map(
     notes: Mapping[tuple[str, str], str] | None = None,
     shares: bool = False,
     more_is_better: bool = True,
-) -> Drawing | None:
+) -> Plot | None:
     """Draw values by (column, row): the further from 0, the darker. Differences have one colour for
     worse and one for better; ``shares``, from 0 to 1, have one. ``notes``, such as intervals, are
     tooltips, and stand below the value if there is room. None without any value."""
@@ -215,7 +215,7 @@ def heat_map(
             drawn.append(svg.word(form(value), x, y, "middle", "label" if width >= 40 else "tick"))
             if roomy and note:
                 drawn.append(svg.word(note, x, round(middle + 12, 1)))
-    return Drawing(title, drawn, height=top + height * len(rows) + 12)
+    return Plot(title, drawn, height=top + height * len(rows) + 12)
 
 
 def _text_width(texts: Sequence[str]) -> float:

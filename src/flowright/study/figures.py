@@ -11,15 +11,15 @@ import numpy as np
 
 from flowright.core.files import disk_errors, write_text
 from flowright.core.formatting import Point, points, short_percent, smooth
-from flowright.study.cells import Cell
+from flowright.study.arm_comparison import CellSummary, differences, times_of
+from flowright.study.cells import StudyCell
 from flowright.study.collect import GAPS, SHARES, Collected, Row
-from flowright.study.compare import CellSummary, differences, times_of
 from flowright.study.config import MEASURES, StudyConfig
 from flowright.study.detectors import Detector
 from flowright.study.drawings import (
     Band,
-    Curve,
-    Drawing,
+    Plot,
+    PlotCurve,
     Whisker,
     bands,
     curves,
@@ -28,7 +28,7 @@ from flowright.study.drawings import (
     style_of,
 )
 from flowright.study.inference import kaplan_meier
-from flowright.study.journal import CLAIMS_FILE
+from flowright.study.study_records import CLAIMS_FILE
 from flowright.study.summary import Analysis
 from flowright.viewer.rendering.charts import Panel, picture
 
@@ -38,7 +38,7 @@ _DRAWS = 1000
 _SHOWN = 12  # distinguishable curves
 _JOINED = ("learning", "doses", "errors")  # groups with one key, kept as one file
 
-Plots = Mapping[str, Mapping[str, Drawing | None]]
+Plots = Mapping[str, Mapping[str, Plot | None]]
 """Plots by group and name; None without data."""
 
 
@@ -79,20 +79,20 @@ def plots_of(analysis: Analysis) -> Plots:
 _ByCell = Mapping[str, Sequence[Sequence[Row]]]  # the steps of each finished run
 
 
-def _is_biased(cell: Cell) -> bool:
+def _is_biased(cell: StudyCell) -> bool:
     """Return whether the judge pays for a shortcut, and nothing else is changed."""
     is_dosed = not cell.dose or cell.dose_value is not None
     return bool(cell.shortcut) and not cell.remedy_for and is_dosed
 
 
-def _strongest(study: StudyConfig, cells: Sequence[Cell]) -> list[Cell]:
+def _strongest(study: StudyConfig, cells: Sequence[StudyCell]) -> list[StudyCell]:
     """Select what one chart can hold: the control, and the last dose of every arm."""
     last = {cell.arm: cell for cell in cells if cell.name != study.control}
     control = [cell for cell in cells if cell.name == study.control]
     return [*control, *last.values()][:_SHOWN]
 
 
-def _learning(cell: Cell, runs: Sequence[Sequence[Row]], found: Collected) -> Drawing | None:
+def _learning(cell: StudyCell, runs: Sequence[Sequence[Row]], found: Collected) -> Plot | None:
     """Draw proxy and gold over steps with the interval of their mean over seeds, and the onsets."""
     shown = [_band(name, colour, runs) for name, colour in (("proxy", "c2"), ("gold", "c1"))]
     times = times_of(found, cell.name, cell.shortcut).values()
@@ -121,20 +121,20 @@ def _band(name: str, colour: str, runs: Sequence[Sequence[Row]]) -> Band:
     return Band(name, colour, mean, low.tolist(), high.tolist())
 
 
-def _gold_against_kl(cells: Sequence[Cell], runs: _ByCell) -> Drawing | None:
+def _gold_against_kl(cells: Sequence[StudyCell], runs: _ByCell) -> Plot | None:
     """Draw gold against the square root of the KL (arXiv 2210.10760): medians over seeds, smoothed,
     since the estimate of the KL may be far off at a step."""
     shown = _paths(cells, runs, "kl", "gold", median)
     rooted = [
-        Curve(c.name, c.colour, [(math.sqrt(max(0.0, a)), b) for a, b in c.points], c.dashed)
+        PlotCurve(c.name, c.colour, [(math.sqrt(max(0.0, a)), b) for a, b in c.points], c.dashed)
         for c in shown
     ]
     return curves("Gold against sqrt(KL)", rooted, "sqrt of the KL to the base, nats per token")
 
 
-def _gap_and_share(cells: Sequence[Cell], runs: _ByCell) -> Drawing | None:
+def _gap_and_share(cells: Sequence[StudyCell], runs: _ByCell) -> Plot | None:
     """Draw the gap to gold of attempts with a full reward against their shortcut's share."""
-    shown: list[Curve] = []
+    shown: list[PlotCurve] = []
     for cell in cells:
         if cell.shortcut:
             column = f"high_share_{cell.shortcut}"
@@ -148,14 +148,14 @@ _Average = Callable[[Iterable[float]], float]
 
 
 def _paths(
-    cells: Sequence[Cell],
+    cells: Sequence[StudyCell],
     runs: _ByCell,
     across: str,
     upward: str,
     average: _Average,
     first: int = 0,
-) -> list[Curve]:
-    shown: list[Curve] = []
+) -> list[PlotCurve]:
+    shown: list[PlotCurve] = []
     for cell in cells:
         a, b = (_average_curve(runs[cell.name], name, average) for name in (across, upward))
         steps = [step for step in a if step in b]
@@ -164,7 +164,7 @@ def _paths(
             y = smooth([(step, b[step]) for step in steps], 5)
             colour, dashed = style_of(first + len(shown))
             path = [(p, q) for (_, p), (_, q) in zip(x, y, strict=True)]
-            shown.append(Curve(cell.name, colour, path, dashed))
+            shown.append(PlotCurve(cell.name, colour, path, dashed))
     return shown
 
 
@@ -178,12 +178,12 @@ def _average_curve(runs: Sequence[Sequence[Row]], name: str, average: _Average) 
 
 
 def _survivals(
-    study: StudyConfig, cells: Sequence[Cell], found: Collected
-) -> dict[str, Drawing | None]:
+    study: StudyConfig, cells: Sequence[StudyCell], found: Collected
+) -> dict[str, Plot | None]:
     """Draw the share of runs without an onset over steps (Kaplan and Meier) of each arm about a
     shortcut beside the control, and of each arm that has remedies beside these."""
     control = [cell for cell in cells if cell.name == study.control]
-    drawn: dict[str, Drawing | None] = {}
+    drawn: dict[str, Plot | None] = {}
     for arm in study.arms:
         own = [cell for cell in cells if cell.arm == arm.name and not cell.remedy_for]
         if arm.shortcut and own:
@@ -199,15 +199,15 @@ def _survivals(
 
 def _survival(
     title: str,
-    against: Sequence[Cell],
-    cells: Sequence[Cell],
+    against: Sequence[StudyCell],
+    cells: Sequence[StudyCell],
     shortcut: str,
     found: Collected,
-) -> Drawing | None:
+) -> Plot | None:
     """Draw cells beside those they are compared with; None if none of them has a run."""
     if not any(found.of(cell.name) for cell in cells):
         return None
-    shown: list[Curve] = []
+    shown: list[PlotCurve] = []
     last = float(max(row["steps"] for cell in (*against, *cells) for row in found.of(cell.name)))
     for cell in [*against, *cells][:_SHOWN]:
         times = [*times_of(found, cell.name, shortcut).values()]
@@ -215,18 +215,20 @@ def _survival(
             colour, dashed = style_of(len(shown))
             stairs: list[Point] = [(0.0, 1.0), *kaplan_meier(times)]
             name = f"{cell.name}, onset in {sum(time.seen for time in times)} of {len(times)}"
-            shown.append(Curve(name, colour, stairs, dashed))
-    ended = [Curve(c.name, c.colour, [*c.points, (last, c.points[-1][1])], c.dashed) for c in shown]
+            shown.append(PlotCurve(name, colour, stairs, dashed))
+    ended = [
+        PlotCurve(c.name, c.colour, [*c.points, (last, c.points[-1][1])], c.dashed) for c in shown
+    ]
     return curves(f"Runs without an onset (Kaplan-Meier): {title}", ended, "step", stairs=True)
 
 
 _DOSED = (("final_gold", "c1"), ("exploitation", "c5"), ("max_share", "c2"))
 
 
-def _dose_responses(analysis: Analysis) -> dict[str, Drawing | None]:
+def _dose_responses(analysis: Analysis) -> dict[str, Plot | None]:
     study = analysis.study
     control = next((s for s in analysis.summaries if s.cell.name == study.control), None)
-    drawn: dict[str, Drawing | None] = {}
+    drawn: dict[str, Plot | None] = {}
     for arm in study.arms:
         if len(arm.over) == 1:
             own = [(s.cell.dose_value, s) for s in analysis.summaries if s.cell.arm == arm.name]
@@ -239,7 +241,7 @@ def _dose_responses(analysis: Analysis) -> dict[str, Drawing | None]:
 
 def _dose_response(
     arm: str, dosed: Sequence[tuple[float, CellSummary]], parameter: str
-) -> Drawing | None:
+) -> Plot | None:
     """Draw measures against the dose with their intervals over seeds; None below two doses."""
     if sum(summary.finished > 0 for _, summary in dosed) < 2:
         return None
@@ -255,8 +257,8 @@ def _dose_response(
 
 
 def _two_parameters(
-    arm: str, cells: Sequence[Cell], found: Collected, control: str, measure: str
-) -> Drawing | None:
+    arm: str, cells: Sequence[StudyCell], found: Collected, control: str, measure: str
+) -> Plot | None:
     """Draw the mean paired difference to the control by both parameters."""
     own = [cell for cell in cells if cell.arm == arm and len(cell.dose) == 2]
     if not own:
@@ -274,7 +276,7 @@ def _two_parameters(
     return heat_map(title, names, columns, rows, values, points, more_is_better=better)
 
 
-def _roc(found: Sequence[Detector], early: bool) -> Drawing | None:
+def _roc(found: Sequence[Detector], early: bool) -> Plot | None:
     """Draw caught against false alarms for each alarm, of whole runs or until the onset."""
     shown = []
     drawn = [detector for detector in found if detector.series.threshold is None]
@@ -282,7 +284,7 @@ def _roc(found: Sequence[Detector], early: bool) -> Drawing | None:
         colour, dashed = style_of(place)
         auc = detector.early_auc if early else detector.auc
         points = detector.early_roc if early else detector.roc
-        shown.append(Curve(f"{detector.series.title}, {auc:.2f}", colour, points, dashed))
+        shown.append(PlotCurve(f"{detector.series.title}, {auc:.2f}", colour, points, dashed))
     title = "A warning: seen until the onset" if early else "An audit: seen to the end"
     return curves(title, shown, "control runs that alarm", short_percent, square=True)
 
@@ -305,7 +307,7 @@ def keep(analysis: Analysis, out: Path, folder: Path) -> list[str]:
     return left_out
 
 
-def _files(analysis: Analysis) -> Iterable[tuple[str, Sequence[Drawing]]]:
+def _files(analysis: Analysis) -> Iterable[tuple[str, Sequence[Plot]]]:
     for group, charts in plots_of(analysis).items():
         drawn = {name: chart for name, chart in charts.items() if chart is not None}
         if group in _JOINED and drawn:
@@ -315,7 +317,7 @@ def _files(analysis: Analysis) -> Iterable[tuple[str, Sequence[Drawing]]]:
                 yield re.sub(r"\W+", "_", f"{group} {name}"), [chart]
 
 
-def _picture(charts: Sequence[Drawing]) -> str:
+def _picture(charts: Sequence[Plot]) -> str:
     key: dict[tuple[str, str], None] = {}
     for chart in charts:
         for classes, name in chart.key:

@@ -14,12 +14,12 @@ from flowright.config.run import PlanServerSection
 from flowright.core.errors import ConfigError, UserError
 from flowright.core.formatting import amount, duration
 from flowright.environments.registry import load_config
-from flowright.study.cells import Cell, Run
+from flowright.study.arm_comparison import claim_values
+from flowright.study.cells import StudyCell, StudyRun
 from flowright.study.collect import Collected
-from flowright.study.compare import claim_values
 from flowright.study.config import ClaimSection, GpuSection, StudyConfig
 from flowright.study.inference import least_effect, least_p
-from flowright.study.journal import StudyJournal, is_finished
+from flowright.study.study_records import StudyJournal, is_finished
 
 JUDGE_SERVICE = "judge_service"
 """Name in ``gpus.servers`` of all judges behind ``judge.service``."""
@@ -31,8 +31,8 @@ class StudyPlan:
     ``spreads`` are measured standard deviations over seeds, by claim."""
 
     study: StudyConfig
-    cells: Sequence[Cell]
-    runs: Sequence[Run]
+    cells: Sequence[StudyCell]
+    runs: Sequence[StudyRun]
     finished: int
     at_once: int
     seconds: float | None
@@ -47,8 +47,8 @@ class StudyPlan:
 
 def plan_study(
     study: StudyConfig,
-    cells: Sequence[Cell],
-    runs: Sequence[Run],
+    cells: Sequence[StudyCell],
+    runs: Sequence[StudyRun],
     journal: StudyJournal,
     at_once: int,
     found: Collected,
@@ -163,7 +163,7 @@ class StudyPreflight:
     missing: dict[str, list[str]] = field(default_factory=dict)
 
 
-def check_runs(base: Path, runs: Sequence[Run]) -> StudyPreflight:
+def check_runs(base: Path, runs: Sequence[StudyRun]) -> StudyPreflight:
     """Check the first run of every cell. Cells whose policy, judge and executor are all embedded
     need nothing but this checkout and are skipped."""
     found = StudyPreflight()
@@ -179,12 +179,12 @@ def check_runs(base: Path, runs: Sequence[Run]) -> StudyPreflight:
 
 
 def _problems(config: Config) -> list[str]:
-    from flowright.app.preflight import look  # loads torch
+    from flowright.app.preflight import inspect_run  # loads torch
 
     # Under another name: an existing directory is no problem, since a study resumes its runs.
     other = config.run.model_copy(update={"name": f"{config.run.name}.dry_run"})
     try:
-        return look(config.model_copy(update={"run": other})).problems
+        return inspect_run(config.model_copy(update={"run": other})).problems
     except UserError as error:
         return [*error.problems]
 
@@ -210,7 +210,7 @@ class CellPlan:
     """``runs`` runs of ``seconds`` each; calls and tokens (read and written) are per run.
     ``judges`` and ``executor`` are names of ``gpus.servers``."""
 
-    cell: Cell
+    cell: StudyCell
     runs: int
     seconds: float
     judges: tuple[str, ...]
@@ -226,10 +226,10 @@ class CellPlan:
         return self.runs * self.seconds / 3600
 
 
-def gpu_plans(base: Path, section: GpuSection, runs: Sequence[Run]) -> list[CellPlan]:
+def gpu_plans(base: Path, section: GpuSection, runs: Sequence[StudyRun]) -> list[CellPlan]:
     """Plan each cell of these runs. Raises ConfigError with a line for each server that the section
     lacks, or whose seconds per call are missing."""
-    by_cell: dict[str, list[Run]] = {}
+    by_cell: dict[str, list[StudyRun]] = {}
     for run in runs:
         by_cell.setdefault(run.cell.name, []).append(run)
     problems: dict[str, None] = {}
@@ -259,7 +259,7 @@ def _judges(config: Config) -> tuple[str, ...]:
     return (config.judge_model or JUDGE_SERVICE, *config.judge.panel)
 
 
-def _plan_cell(config: Config, section: GpuSection, cell: Cell, runs: int) -> CellPlan:
+def _plan_cell(config: Config, section: GpuSection, cell: StudyCell, runs: int) -> CellPlan:
     from flowright.app.plan_basis import assumed_basis  # loads torch
     from flowright.app.time_plan import make_plan
 

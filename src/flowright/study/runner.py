@@ -24,9 +24,9 @@ from flowright.core.errors import ConfigError
 from flowright.core.files import disk_errors
 from flowright.runs.checkpoints import saved_checkpoints
 from flowright.runs.run_files import read_metrics
-from flowright.study.cells import Run
+from flowright.study.cells import StudyRun
 from flowright.study.config import GpuSection, StudyConfig
-from flowright.study.journal import StudyJournal, is_finished
+from flowright.study.study_records import StudyJournal, is_finished
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 ONE_THREAD: Mapping[str, str] = dict.fromkeys(_THREADS, "1")
@@ -54,11 +54,11 @@ class Child(Protocol):
 
 Start = Callable[[Sequence[str], Path], Child]
 """Starts a command (Python, a script, arguments) whose output is appended to a log."""
-Starts = Callable[[Run], Start]
+Starts = Callable[[StudyRun], Start]
 """Selects how a run is started."""
-Command = Callable[[Run, Path, bool], Sequence[str]]
+Command = Callable[[StudyRun, Path, bool], Sequence[str]]
 """Builds a run's command from the run, the study's base, and whether to resume."""
-OnDone = Callable[[Run, int, float], None]
+OnDone = Callable[[StudyRun, int, float], None]
 """Called with a run that is over, its exit status and its seconds."""
 
 
@@ -140,13 +140,13 @@ def _run_script(arguments: list[str], log: str) -> None:
         runpy.run_path(arguments[0], run_name="__main__")
 
 
-def train_command(run: Run, base: Path, resume: bool) -> list[str]:
+def train_command(run: StudyRun, base: Path, resume: bool) -> list[str]:
     """Build the ``flowright train`` command of a run."""
     command = [sys.executable, "-m", "flowright", "train", "--config", str(base)]
     return [*command, *(["--resume"] if resume else []), *run.overrides]
 
 
-def default_start(run: Run) -> Start:
+def default_start(run: StudyRun) -> Start:
     """Fork runs of the embedded policy, which are short next to importing torch; spawn others,
     since CUDA does not survive a fork."""
     return Forked if run.embedded else Spawned
@@ -163,14 +163,14 @@ class Runner:
     command: Command = train_command
     start: Starts = default_start
     on_done: OnDone = lambda run, status, seconds: None
-    failed: list[Run] = field(default_factory=list)
+    failed: list[StudyRun] = field(default_factory=list)
     _live: dict[str, Child] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _stopping: threading.Event = field(default_factory=threading.Event)
 
-    def work(self, runs: Sequence[Run]) -> None:
+    def work(self, runs: Sequence[StudyRun]) -> None:
         """Run all of them. When interrupted, let the live runs save and stop, and wait for them."""
-        waiting: queue.SimpleQueue[Run] = queue.SimpleQueue()
+        waiting: queue.SimpleQueue[StudyRun] = queue.SimpleQueue()
         for run in runs:
             waiting.put(run)
         threads = max(1, min(self.at_once, len(runs)))
@@ -188,7 +188,7 @@ class Runner:
         self._stopping.set()
         self._signal(signal.SIGKILL)
 
-    def _worker(self, waiting: "queue.SimpleQueue[Run]") -> None:
+    def _worker(self, waiting: "queue.SimpleQueue[StudyRun]") -> None:
         while not self._stopping.is_set():
             try:
                 run = waiting.get_nowait()
@@ -196,7 +196,7 @@ class Runner:
                 return
             self._run(run)
 
-    def _run(self, run: Run) -> None:
+    def _run(self, run: StudyRun) -> None:
         began, status = time.monotonic(), 1
         for _ in range(TRIES):
             status = self._process(run)
@@ -208,7 +208,7 @@ class Runner:
             self.failed.append(run)
         self.on_done(run, status, time.monotonic() - began)
 
-    def _process(self, run: Run) -> int:
+    def _process(self, run: StudyRun) -> int:
         """Run one process; return its exit status, 1 for one that exits 0 without finishing."""
         with disk_errors(run.folder):
             run.folder.parent.mkdir(parents=True, exist_ok=True)
@@ -245,7 +245,7 @@ class Runner:
             child.signal(number)
 
 
-def log_path(out: Path, run: Run) -> Path:
+def log_path(out: Path, run: StudyRun) -> Path:
     """Return the log of a run's processes."""
     return out / "logs" / run.cell.name / f"seed_{run.seed}.log"
 
@@ -335,7 +335,7 @@ def gpu_groups(section: GpuSection) -> list[tuple[str, ...]]:
 
 
 def with_processes(
-    command: Command, count: int, run: Run, base: Path, resume: bool
+    command: Command, count: int, run: StudyRun, base: Path, resume: bool
 ) -> Sequence[str]:
     """Build the command with ``count`` processes, one per GPU."""
     python, script, *arguments = command(run, base, resume)

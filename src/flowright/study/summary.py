@@ -6,9 +6,9 @@ from statistics import median as middle
 
 from flowright.core.formatting import NOTHING, Form, format_value, percent, plain, points
 from flowright.core.statistics import Estimate
-from flowright.study.cells import Cell
+from flowright.study.arm_comparison import CellSummary, ClaimOutcome, outcomes, summaries, values_of
+from flowright.study.cells import StudyCell
 from flowright.study.collect import Collected
-from flowright.study.compare import CellSummary, ClaimOutcome, outcomes, summaries, values_of
 from flowright.study.config import MEASURES, StudyConfig
 from flowright.study.detectors import Detector, Remedy, detectors, remedies
 from flowright.study.inference import median
@@ -25,7 +25,7 @@ class Analysis:
     """All comparisons of a study's runs; ``alarms`` are sorted, the best first."""
 
     study: StudyConfig
-    cells: Sequence[Cell]
+    cells: Sequence[StudyCell]
     found: Collected
     outcomes: Sequence[ClaimOutcome]
     summaries: Sequence[CellSummary]
@@ -33,7 +33,7 @@ class Analysis:
     remedies: Sequence[Remedy]
 
 
-def analyse(study: StudyConfig, cells: Sequence[Cell], found: Collected) -> Analysis:
+def analyse(study: StudyConfig, cells: Sequence[StudyCell], found: Collected) -> Analysis:
     """Compute everything that the report shows."""
     alarms = detectors(study, cells, found)
     return Analysis(

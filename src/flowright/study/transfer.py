@@ -24,9 +24,9 @@ from flowright.environments.base import Environment, make_environment
 from flowright.environments.registry import load_config
 from flowright.judging.verdict import DOWN, JudgeQuery, Status, Verdict
 from flowright.runs.run_files import read_answers
-from flowright.study.cells import Cell, Run
+from flowright.study.cells import StudyCell, StudyRun
 from flowright.study.collect import write_parquet
-from flowright.study.journal import is_finished
+from flowright.study.study_records import is_finished
 
 FOLDER = "transfer"
 MATRIX_FILE = "transfer.parquet"
@@ -83,7 +83,7 @@ Progress = Callable[[str, int, int], None]
 """Called with a judge's name, the verdicts made and the queries in all."""
 
 
-def answers_of(runs: Iterable[Run]) -> PolicyAnswers:
+def answers_of(runs: Iterable[StudyRun]) -> PolicyAnswers:
     """Read the answers of the finished runs."""
     found = PolicyAnswers()
     for run in runs:
@@ -109,7 +109,7 @@ def _answer(row: Mapping[str, Any], queries: dict[str, JudgeQuery]) -> PolicyAns
     return PolicyAnswer(row["task"], name, row["gold"], row["lost"])
 
 
-def judges_of(base: Path, cells: Sequence[Cell], runs: Sequence[Run]) -> list[ArmJudge]:
+def judges_of(base: Path, cells: Sequence[StudyCell], runs: Sequence[StudyRun]) -> list[ArmJudge]:
     """List the judges of the arms, each once. Raises RunError if an arm's environment has none."""
     found: dict[str, ArmJudge] = {}
     for cell in cells:
@@ -135,7 +135,7 @@ def judge_digest(environment: Environment) -> str:
 
 def grade_all(
     judges: Sequence[ArmJudge],
-    runs: Sequence[Run],
+    runs: Sequence[StudyRun],
     answers: PolicyAnswers,
     out: Path,
     progress: Progress,
@@ -152,7 +152,7 @@ def grade_all(
 
 
 async def grade(
-    judge: ArmJudge, runs: Sequence[Run], answers: PolicyAnswers, out: Path, progress: Progress
+    judge: ArmJudge, runs: Sequence[StudyRun], answers: PolicyAnswers, out: Path, progress: Progress
 ) -> None:
     """Call a judge about all answers that have no verdict of it in ``out``. Raises UserError if it
     cannot be opened, and ServerDown."""
@@ -260,7 +260,10 @@ class MatrixEntry:
 
 
 def matrix(
-    cells: Sequence[Cell], runs: Sequence[Run], answers: PolicyAnswers, judges: Sequence[ArmJudge]
+    cells: Sequence[StudyCell],
+    runs: Sequence[StudyRun],
+    answers: PolicyAnswers,
+    judges: Sequence[ArmJudge],
 ) -> list[MatrixEntry]:
     """Build the matrix, a policy's judges one after another; arms without answers are left out."""
     return [
@@ -271,7 +274,9 @@ def matrix(
     ]
 
 
-def _entry(cell: Cell, runs: Sequence[Run], answers: PolicyAnswers, judge: ArmJudge) -> MatrixEntry:
+def _entry(
+    cell: StudyCell, runs: Sequence[StudyRun], answers: PolicyAnswers, judge: ArmJudge
+) -> MatrixEntry:
     given = [(run.seed, answer) for run in runs for answer in answers.by_run[run.name]]
     attempts = [(seed, answer) for seed, answer in given if not answer.lost]
     tasks = [answer.task for _, answer in attempts]

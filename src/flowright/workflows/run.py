@@ -29,7 +29,7 @@ from flowright.workflows.runtime import (
     Finished,
     InterpreterDied,
     InterpreterStarved,
-    Program,
+    RunningProgram,
 )
 from flowright.workflows.source import Workflow
 from flowright.workflows.trace import Execution, OperatorCall, as_text
@@ -145,7 +145,7 @@ class Run:
         inputs = {**self.host.functions, **values}
         patience = 1.0
         while len(deaths) < 3 and (len(deaths) < 2 or deaths[0][0] != deaths[1][0]):
-            program = Program(
+            program = RunningProgram(
                 self.host.interpreter, self.workflow.program, inputs, self.key, patience
             )
             self._started_calls = 0
@@ -166,7 +166,7 @@ class Run:
                 await program.close()
         raise FailureError(Reason.CRASHED, f"the program ends its interpreter: {deaths[-1][1]}")
 
-    async def _drive(self, program: Program) -> Any:
+    async def _drive(self, program: RunningProgram) -> Any:
         event: Event = await program.start()
         while not isinstance(event, Finished):
             if isinstance(event, Called):
@@ -241,7 +241,7 @@ class Run:
         if not task.cancelled() and (error := task.exception()) and not self._failed.done():
             self._failed.set_result(error)
 
-    async def _wait(self, program: Program, calls: Sequence[_Call]) -> None:
+    async def _wait(self, program: RunningProgram, calls: Sequence[_Call]) -> None:
         """Wait for calls, parked unless the wait is short. Raises what any call failed with.
 
         The workflow is charged for the time that its calls took to be served, not for queues on

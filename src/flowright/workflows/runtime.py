@@ -91,7 +91,7 @@ _NOW = datetime(2026, 1, 1, tzinfo=UTC)
 @dataclass(frozen=True, slots=True)
 class Called:
     """The program called a host function, in its line ``line``; answer with
-    :meth:`Program.defer`."""
+    :meth:`RunningProgram.defer`."""
 
     id: int
     name: str
@@ -101,7 +101,7 @@ class Called:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingCalls:
     """The program can do nothing before one of these deferred calls is settled (ascending ids)."""
 
     ids: tuple[int, ...]
@@ -114,7 +114,7 @@ class Finished:
     value: Any
 
 
-Event = Called | Waiting | Finished
+Event = Called | WaitingCalls | Finished
 Result = TypeVar("Result")
 
 
@@ -124,10 +124,10 @@ class InterpreterDied(FlowrightError):
 
 class InterpreterStarved(FlowrightError):
     """A program was out of wall time before it had the CPU time that is its own: the machine is
-    busy. It can be run again with more (``patience`` of :class:`Program`)."""
+    busy. It can be run again with more (``patience`` of :class:`RunningProgram`)."""
 
 
-class Program:
+class RunningProgram:
     """One program, which has not started. ``inputs`` are its globals: plain values and host
     functions; ``seed`` fixes its ``random``; ``patience`` is its wall time for computing, in units
     of the CPU time that it may use. ``turns`` is the number of its turns.
@@ -291,7 +291,7 @@ class Program:
             case MontyComplete():
                 return Finished(crossed(lambda: snapshot.output, Reason.NO_ANSWER))
             case AsyncFutureSnapshot():
-                return Waiting(tuple(sorted(snapshot.pending_call_ids)))
+                return WaitingCalls(tuple(sorted(snapshot.pending_call_ids)))
             case AsyncFunctionSnapshot() if (
                 not snapshot.is_os_function and snapshot.function_name in self._functions
             ):

@@ -248,7 +248,7 @@ def _filled(function: Function, positional: int, values: Mapping[str, str]) -> l
     required += [arg.arg for arg, default in keywords if default is None]
     missing = [name for name in required if name not in values]
     if missing:
-        raise _misfit(function, f"has parameters that nobody fills: {', '.join(missing)}")
+        raise _misfit(function, f"has parameters without a value: {', '.join(missing)}")
     names = [argument.arg for argument in (*a.args, *a.kwonlyargs)][positional:]
     return [f"{name}={values[name]}" for name in names if name in values]
 

@@ -19,14 +19,14 @@ from flowright.criteria.constraints.table import (
     KINDS,
     Arguments,
     BadArguments,
+    CheckerTable,
     Factory,
     Kind,
     Met,
-    Table,
 )
 from flowright.data.sources.rows import UpstreamRow, read_table
 
-BENCHMARKS: Mapping[str, tuple[Table, ...]] = {
+BENCHMARKS: Mapping[str, tuple[CheckerTable, ...]] = {
     "ifeval": (ifeval_words.TABLE, ifeval_form.TABLE),
     "ifbench": (
         ifbench_counts.TABLE,
@@ -92,7 +92,7 @@ _SHOWN = 10  # problems of a file
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class InstructedPrompt:
     """A row of a benchmark: what is asked, and the instructions with the arguments of each."""
 
     key: str
@@ -109,11 +109,11 @@ class Verdicts:
     loose: tuple[bool, ...] | None
 
 
-def read_prompts(path: Path) -> tuple[Prompt, ...]:
+def read_prompts(path: Path) -> tuple[InstructedPrompt, ...]:
     """The rows of IFEval's, IFBench's or M-IFEval's English file: ``key``, ``prompt``,
     ``instruction_id_list`` and ``kwargs``. Raises DataError with the place of each row that cannot
     be used, an unknown id or argument included."""
-    prompts: dict[str, Prompt] = {}
+    prompts: dict[str, InstructedPrompt] = {}
     problems: list[str] = []
     for row in read_table(path):
         try:
@@ -129,7 +129,7 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
     return tuple(prompts.values())
 
 
-def prompt_of(row: UpstreamRow) -> Prompt:
+def prompt_of(row: UpstreamRow) -> InstructedPrompt:
     """Return the request and the instructions of a row. Raises DataError."""
     key = str(row.values.get("key", row.name))
     ids, arguments = row.items("instruction_id_list"), row.items("kwargs")
@@ -144,7 +144,7 @@ def prompt_of(row: UpstreamRow) -> Prompt:
         except BadArguments as error:
             raise row.error(f"key {key}: {error}") from None
     ids = tuple(name.removeprefix(LANGUAGE) for name in ids)
-    return Prompt(key, _exact(row, "prompt"), ids, tuple(arguments))
+    return InstructedPrompt(key, _exact(row, "prompt"), ids, tuple(arguments))
 
 
 def read_answers(paths: Iterable[Path]) -> dict[str, str]:
@@ -207,10 +207,10 @@ class Followed:
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class ScoredPrompt:
     """A prompt that was answered, by each kind of checkers."""
 
-    prompt: Prompt
+    prompt: InstructedPrompt
     followed: Mapping[Kind, Followed]
 
 
@@ -222,21 +222,21 @@ def variants(answer: str) -> list[str]:
     return [text for text in texts if text.strip()]
 
 
-def score(prompt: Prompt, answer: str) -> Scored:
+def score(prompt: InstructedPrompt, answer: str) -> ScoredPrompt:
     """Raises BadArguments for instructions that are none; :func:`files.read_prompts` has looked."""
     texts = variants(answer)
-    return Scored(prompt, {kind: _followed(prompt, kind, texts) for kind in KINDS})
+    return ScoredPrompt(prompt, {kind: _followed(prompt, kind, texts) for kind in KINDS})
 
 
-def _followed(prompt: Prompt, kind: Kind, texts: list[str]) -> Followed:
+def _followed(prompt: InstructedPrompt, kind: Kind, texts: list[str]) -> Followed:
     strict, loose, could_strict, could_loose = [], [], [], []
     for name, values in zip(prompt.ids, prompt.arguments, strict=True):
         drawn = range(seeds(name, values) if kind == "canonical" else 1)
-        said = [_verdict(make(name, values, kind, seed), texts) for seed in drawn]
-        strict.append(said[0][0])
-        loose.append(said[0][1])
-        could_strict.append(frozenset(one for one, _ in said))
-        could_loose.append(frozenset(other for _, other in said))
+        pairs = [_verdict(make(name, values, kind, seed), texts) for seed in drawn]
+        strict.append(pairs[0][0])
+        loose.append(pairs[0][1])
+        could_strict.append(frozenset(one for one, _ in pairs))
+        could_loose.append(frozenset(other for _, other in pairs))
     return Followed(tuple(strict), tuple(loose), tuple(could_strict), tuple(could_loose))
 
 
@@ -251,24 +251,26 @@ class Joined:
     """Answers beside the prompts that they answer. ``missing``: prompts without an answer;
     ``strangers``: how many answers are to no prompt."""
 
-    answered: tuple[tuple[Prompt, str], ...]
-    missing: tuple[Prompt, ...]
+    answered: tuple[tuple[InstructedPrompt, str], ...]
+    missing: tuple[InstructedPrompt, ...]
     strangers: int
 
 
-def join(prompts: Sequence[Prompt], answers: Mapping[str, str]) -> Joined:
+def join(prompts: Sequence[InstructedPrompt], answers: Mapping[str, str]) -> Joined:
     answered = tuple((p, answers[p.text]) for p in prompts if p.text in answers)
     missing = tuple(p for p in prompts if p.text not in answers)
     return Joined(answered, missing, len(answers) - len(answered))
 
 
-def verdicts(prompt: Prompt, answer: str, kind: Kind) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
+def verdicts(
+    prompt: InstructedPrompt, answer: str, kind: Kind
+) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
     """Check an answer against each instruction, strict and loose, by checkers of one kind; where a
     benchmark draws at random, by its first draw. For rewards. Raises BadArguments as :func:`score`
     does."""
     texts = variants(answer)
-    said = [
+    pairs = [
         _verdict(make(name, values, kind), texts)
         for name, values in zip(prompt.ids, prompt.arguments, strict=True)
     ]
-    return tuple(strict for strict, _ in said), tuple(loose for _, loose in said)
+    return tuple(strict for strict, _ in pairs), tuple(loose for _, loose in pairs)

@@ -189,7 +189,7 @@ class Drawing:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class DrawnPrompts:
     """Rows ``key``, ``prompt``, ``instruction_id_list``, ``kwargs`` by part. ``sealed``: requests
     that were left out, as a test set has them."""
 
@@ -209,7 +209,7 @@ def draw(
     sizes: Mapping[Part, int],
     given: Sequence[str] = (),
     sealed: SealedConversations = NOTHING,
-) -> Drawn:
+) -> DrawnPrompts:
     """Rows of the parts, no request in two of them. ``given`` are requests to use rather than our
     own; ``sealed`` are prompts of test sets. Raises DataError where there is too little to draw."""
     plain = list(dict.fromkeys(given or requests()))
@@ -228,7 +228,7 @@ def draw(
         for number, row in enumerate(rows[part], start=first):
             row["key"] = number
         first += size
-    return Drawn(rows, left_out)
+    return DrawnPrompts(rows, left_out)
 
 
 def _split(

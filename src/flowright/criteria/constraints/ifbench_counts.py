@@ -10,7 +10,7 @@ from flowright.criteria.constraints.language import (
     tokens,
     without_punctuation,
 )
-from flowright.criteria.constraints.table import Arguments, Met, Table
+from flowright.criteria.constraints.table import Arguments, CheckerTable, Met
 
 
 def _words(text: str) -> list[str]:
@@ -44,7 +44,7 @@ CAPITALS = _words(
 """Countries of Europe north of 45 degrees, from north to south."""
 
 
-TABLE = Table()
+TABLE = CheckerTable()
 
 _WORD = re.compile(r"\w+")
 _NUMBER = re.compile(r"\d+")

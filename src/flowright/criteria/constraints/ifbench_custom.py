@@ -9,9 +9,9 @@ from itertools import islice, pairwise
 
 from flowright.criteria.constraints.ifbench_counts import CAPITALS
 from flowright.criteria.constraints.language import MARKS, sentences, without_punctuation
-from flowright.criteria.constraints.table import Table
+from flowright.criteria.constraints.table import CheckerTable
 
-TABLE = Table()
+TABLE = CheckerTable()
 
 _NUMBER = re.compile(r"\d+")
 _MULTIPLES = ["14", "21", "28", "35", "42", "49"]
@@ -103,8 +103,8 @@ def _is_real_date(text: str) -> bool:
 
 @TABLE.plain("custom:word_reverse")
 def _reversed_words(text: str) -> bool:
-    said = " ".join(reversed(without_punctuation(text.lower()).split()))
-    return "bald eagle" in said and said in sentences(said)
+    turned = " ".join(reversed(without_punctuation(text.lower()).split()))
+    return "bald eagle" in turned and turned in sentences(turned)
 
 
 @TABLE.plain("custom:character_reverse")

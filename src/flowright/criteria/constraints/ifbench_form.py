@@ -12,9 +12,9 @@ from flowright.criteria.constraints.language import (
     tokens,
     without_punctuation,
 )
-from flowright.criteria.constraints.table import Arguments, Met, Table
+from flowright.criteria.constraints.table import Arguments, CheckerTable, Met
 
-TABLE = Table()
+TABLE = CheckerTable()
 
 _CLOSED_BY = {"(": ")", "[": "]", "{": "}"}
 _DEEPEST_BRACKETS, _DEEPEST_QUOTES = 5, 3
@@ -213,16 +213,16 @@ def _sub_bullets_by_line(text: str) -> bool:
 
 @TABLE.plain("format:no_bullets_bullets")
 def _sentences_then_bullets(text: str) -> bool:
-    said, listed, before = 0, 0, True
+    statements, listed, before = 0, 0, True
     for line in map(str.strip, text.split("\n")):
         if line.startswith("*"):
             before = False
-            if said < 2:
+            if statements < 2:
                 return False
             listed += 1
         elif before:
             found = len(sentences(line))
-            said, before = said + found, found > 0
+            statements, before = statements + found, found > 0
         else:
             return False
     return listed >= 2
@@ -233,10 +233,10 @@ def _sentences_then_bullets(text: str) -> bool:
 def _full_stops_then_bullets(text: str) -> bool:
     lines = [line.strip() for line in text.split("\n") if line.strip()]
     first = next((n for n, line in enumerate(lines) if line.startswith("*")), len(lines))
-    said = sentences(" ".join(lines[:first]))
+    statements = sentences(" ".join(lines[:first]))
     listed = lines[first:]
     return (
-        sum(sentence.endswith(".") for sentence in said) >= 2
+        sum(sentence.endswith(".") for sentence in statements) >= 2
         and len(listed) >= 2
         and all(line.startswith("*") for line in listed)
     )

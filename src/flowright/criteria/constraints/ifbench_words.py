@@ -15,9 +15,9 @@ from flowright.criteria.constraints.language import (
     without_punctuation,
     word_tokens,
 )
-from flowright.criteria.constraints.table import Arguments, Met, Table
+from flowright.criteria.constraints.table import Arguments, CheckerTable, Met
 
-TABLE = Table()
+TABLE = CheckerTable()
 
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 _VOWELS = frozenset("aeiou")

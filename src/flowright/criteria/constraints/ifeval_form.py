@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 
-from flowright.criteria.constraints.table import Arguments, Met, Table, compiled
+from flowright.criteria.constraints.table import Arguments, CheckerTable, Met, compiled
 
 # As with ``^\s*``, whose white space crosses lines: the last of those lines is what is found.
 _STARS = re.compile(r"^[^\S\n]*\*[^*].*$", re.MULTILINE)
@@ -42,7 +42,7 @@ def bracketed(text: str) -> Iterator[str]:
             start = line.find("[", end)
 
 
-TABLE = Table()
+TABLE = CheckerTable()
 
 _DIVIDER = re.compile(r"\s?\*\*\*\s?")
 _DIVIDER_LINE = re.compile(r"^[ \t]*\*\*\*[ \t]*$", re.MULTILINE)

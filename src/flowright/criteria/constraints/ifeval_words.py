@@ -7,14 +7,14 @@ from flowright.criteria.constraints.language import detect, sentences, tokens
 from flowright.criteria.constraints.table import (
     Arguments,
     BadArguments,
+    CheckerTable,
     Met,
     Sought,
-    Table,
     compiled,
     whole_word,
 )
 
-TABLE = Table()
+TABLE = CheckerTable()
 _WORD = re.compile(r"\w+")
 _MARKS = frozenset(".,?!'\"")
 _ASCII_WORDS = "".join(chr(n) if _WORD.match(chr(n)) else " " for n in range(128))

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 Kind = Literal["canonical", "fixed"]
 """``canonical``: as the benchmark's own program decides, quirk by quirk, so that scores compare
 with published ones. ``fixed``: as the instruction reads; the same but for the checkers of
-:attr:`Table.reasons`."""
+:attr:`CheckerTable.reasons`."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 Met = Callable[[str], bool]
@@ -81,7 +81,7 @@ class Arguments:
 Factory = Callable[[Arguments], Met]
 
 
-class Table:
+class CheckerTable:
     """Checkers by id: of each the canonical one and, where it reads otherwise, the fixed."""
 
     def __init__(self) -> None:

@@ -80,5 +80,5 @@ async def _call(
     returned, followed = report.results
     if returned.passed:
         return followed.passed, ""
-    said = " ".join(returned.message.split())[:300]
-    return None, f"{report.status}: {said}"
+    error = " ".join(returned.message.split())[:300]
+    return None, f"{report.status}: {error}"

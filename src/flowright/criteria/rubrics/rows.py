@@ -191,9 +191,9 @@ def _rule(tags: Mapping[str, Any], where: str) -> Rule | None:
         return None
     name = tags.get("function")
     if verifier != "rule" or name not in ("math_verify", "word_count_range"):
-        said = f"verifier {short(verifier)} with function {short(name)}"
+        rule = f"verifier {short(verifier)} with function {short(name)}"
         known = "llm, or rule with math_verify or word_count_range"
-        raise UnusableRow(Fault.RULE, f"{where}: {said}; known is {known}")
+        raise UnusableRow(Fault.RULE, f"{where}: {rule}; known is {known}")
     given = decoded(tags.get("parameters"), f"{where}.tags.parameters")
     if not isinstance(given, Mapping):
         raise UnusableRow(Fault.RULE, f"{where}: {name} needs parameters, not {short(given)}")

@@ -1,4 +1,1 @@
-"""Following instructions, trained: prompts whose answers are rewarded by criteria, as the
-environment ``instructions``. What an answer earns by them is :mod:`flowright.criteria.rubrics`'s and
-:mod:`flowright.criteria.constraints`'s.
-"""
+"""Instruction following: the policy answers prompts and is rewarded by criteria."""

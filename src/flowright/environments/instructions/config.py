@@ -11,7 +11,6 @@ from flowright.config.root import Config, EnvironmentSection
 from flowright.config.section import (
     Fraction,
     Name,
-    NonNegative,
     Positive,
     PositiveFloat,
     Section,
@@ -21,7 +20,7 @@ from flowright.core.errors import ConfigError
 
 RewardKind = Literal["rubric", "verif", "constraints", "judge"]
 CHECKED: tuple[RewardKind, ...] = ("constraints", "judge")
-"""Whose rows are in IFEval's form."""
+"""Rewards whose rows are in IFEval's form."""
 Rules = Literal["run", "skip", "ignore"]
 MOST_WORDS = 4
 
@@ -34,8 +33,7 @@ _NO = ("", "0", "false", "no", "off")
 
 
 class NamedWordsSection(Section):
-    """Rows made on the spot for `data: known_rule`: an answer is to name the words that are asked
-    for, and to leave one out."""
+    """Synthetic rows of `data: known_rule`: an answer has to name some words and omit one."""
 
     train: Positive = 1000
     """Rows to train on."""
@@ -46,27 +44,26 @@ class NamedWordsSection(Section):
 
 
 class ScaffoldingSection(Section):
-    """RuscaRL: some attempts of a group are sampled from a prompt that shows some criteria, and all
-    are learned on the bare one; see docs/instructions.md."""
+    """RuscaRL: sample some attempts from a prompt with criteria, train on the bare one; see
+    docs/instructions.md."""
 
     enabled: bool = False
-    """Needs criteria in every row, or in `files`."""
+    """Show criteria; every row needs some, or `files` has them."""
     files: tuple[Name, ...] = ()
-    """Rubrics to show, joined by conversation, for rows that have none of their own, such as
-    VerIF's; paths or globs."""
+    """Rubrics for rows without criteria, joined by conversation; paths or globs."""
     decay: Literal["linear", "step_linear", "step_power", "step_sigmoid"] = "step_sigmoid"
-    """How less is shown from step to step; `linear`: always as much."""
+    """Schedule of the share shown; `linear` stays constant over steps."""
     start: Fraction = 0.2
-    """Of `step_sigmoid`: the share of the run at which half is shown."""
+    """Share of the run at which `step_sigmoid` shows half."""
     steepness: PositiveFloat = 125.0
-    """Of `step_sigmoid`."""
+    """Steepness of `step_sigmoid`."""
     power: PositiveFloat = 1.0
-    """Of `step_power`."""
+    """Exponent of `step_power`."""
 
 
 class InstructionsSection(EnvironmentSection):
-    """With `environment: instructions` the policy answers prompts, and criteria decide what an
-    answer earns; see docs/instructions.md."""
+    """`environment: instructions`: answers to prompts, rewarded by criteria; see
+    docs/instructions.md."""
 
     key: ClassVar[str] = "instructions"
     plan_keys: ClassVar[Sequence[str]] = tuple(
@@ -75,64 +72,54 @@ class InstructionsSection(EnvironmentSection):
     )
 
     reward: RewardKind = "rubric"
-    """`rubric`: the points of the criteria that a judge, or a rule, says are met; `verif`: the
-    share of the rules that are followed times a judge's one verdict on the rest; `constraints`:
-    the checkers of IFEval and IFBench, which ask nobody; `judge`: the score that `judge` gives an
-    answer to such a prompt, while the checkers say what it is worth (gold)."""
+    """`rubric`: points of the criteria met; `verif`: share of rules followed times one verdict on
+    the rest; `constraints`: IFEval and IFBench checkers; `judge`: the judge's score, with the
+    checkers as gold."""
     data: Literal["known_rule", "files"] = "known_rule"
-    """Rows made on the spot by a known rule, or `train_files`."""
+    """Synthetic rows, or `train_files`."""
     known_rule: NamedWordsSection = NamedWordsSection()
     train_files: tuple[Name, ...] = ()
     """Parquet or JSON Lines; paths or globs."""
     val_files: tuple[Name, ...] = ()
     """Held-out rows. Default: `held_out` conversations of `train_files`."""
     held_out: Positive = 200
-    """Conversations that are held out where `val_files` names none; at most half of them."""
+    """Conversations held out of `train_files`; at most half."""
     sealed: tuple[Name, ...] | None = None
-    """Files with prompts of test sets: rows of `train_files` whose conversation begins with one of
-    these prompts are left out by name. Default: the files of IFEval, IFBench and HealthBench that
-    are in `benchmark_dir`; `[]` trains on everything."""
+    """Files of test prompts that are left out of training. Default: IFEval, IFBench and HealthBench
+    in `benchmark_dir`; `[]`: none."""
     benchmark_dir: Path = Path("data/raw")
-    """Where `scripts/download_all_datasets.py` leaves files."""
+    """Folder of downloads."""
     epochs: PositiveFloat | None = None
-    """Passes over the rows to train on, in the place of `grpo.steps`."""
+    """Passes over the rows, instead of `grpo.steps`."""
     overlong: Literal["drop", "cut", "error"] = "drop"
-    """What becomes of a prompt of more than `policy.max_prompt_tokens` tokens; `cut` takes the
-    middle out of its last message, and with it perhaps what is asked for."""
+    """Prompts of more than `policy.max_prompt_tokens`; `cut` shortens the last message in its
+    middle."""
     wording: Name | None = None
-    """A YAML file with the words for judge and scaffold, in the place of
-    src/flowright/criteria/rubrics/scaffolding.yaml."""
+    """YAML file with the words for judge and scaffold."""
     criteria_calls: Literal["all", "each"] = "all"
-    """Of `rubric`: all criteria in one call of the judge, or each in a call of its own."""
+    """All criteria of `rubric` in one call, or one call each."""
     most_ungraded: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Of `rubric`: up to this share of a rubric's points may stay ungraded; they leave the sum.
-    Beyond it the answer has no reward."""
+    """Largest share of a rubric's points that may stay ungraded; beyond it there is no reward."""
     rules: Rules | None = None
-    """Of `verif`: `run` the rules' functions in the sandbox, `skip` them and give their texts to
-    the judge, or `ignore` the rules. Default: what VERIF_SKIP_RULES or VERIF_IGNORE_RULES of the
-    environment say, else `run`."""
+    """Rules of `verif`: `run` them, `skip` gives their texts to the judge, `ignore` drops them.
+    Default: by VERIF_SKIP_RULES or VERIF_IGNORE_RULES, else `run`."""
     reply: Literal["schema", "brackets"] = "schema"
-    """Of `verif`: how the judge says it; `brackets` is `[[1]]` or `[[0]]`, for models that were
-    trained on that, such as IF-Verifier-7B."""
+    """Reply form of `verif`; `brackets` is `[[1]]` or `[[0]]`, as for IF-Verifier-7B."""
     constraints_score: Literal["all", "share"] = "all"
-    """Of `constraints`: 1 for an answer that follows all of them, else 0; or the share of them."""
+    """Reward of `constraints`: 1 if all are followed, or the share."""
     reading: Literal["strict", "loose"] = "strict"
-    """Of the checkers: the answer as it is, or without its first line, last line or asterisks,
-    too."""
+    """Checkers read the answer as it is, or also without first line, last line or asterisks."""
     checkers: Literal["canonical", "fixed"] = "fixed"
-    """Of the checkers: as the benchmarks' own programs decide, or as the instruction reads
-    (docs/instructions.md)."""
+    """The benchmarks' own decisions, or corrected ones (docs/instructions.md)."""
     scaffolding: ScaffoldingSection = ScaffoldingSection()
-    show_left_out: NonNegative = 3
-    """Unusable rows that are named for each reason, at the start of a run."""
 
     @model_validator(mode="after")
-    def _has_its_data(self) -> "InstructionsSection":
+    def _check_files(self) -> "InstructionsSection":
         check_files_are_read(self.data, self.train_files, self.val_files)
         return self
 
     @model_validator(mode="after")
-    def _scaffolding_has_criteria(self) -> "InstructionsSection":
+    def _check_scaffolding(self) -> "InstructionsSection":
         shown = self.scaffolding
         if shown.enabled and self.reward != "rubric" and not shown.files:
             raise ValueError(
@@ -197,8 +184,8 @@ SECTION = InstructionsSection
 
 
 def rules_of_environment(environment: Mapping[str, str]) -> Rules:
-    """What becomes of VerIF's rules by the variables of its own programs; `run` without them.
-    Raises ConfigError for variables that cannot be used."""
+    """Return the treatment of VerIF's rules by the variables of its own programs; `run` without
+    them. Raises ConfigError for values that cannot be used."""
     problems, said = list[str](), list[Rules]()
     for name, rules in RULES_BY_VARIABLE.items():
         value = environment.get(name, "").strip().lower()

@@ -1,4 +1,4 @@
-"""How screens show answers to prompts: what each was to do, and who says whether it does."""
+"""The presentation of answers to prompts: the criteria of each, and who graded them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,25 +11,26 @@ from flowright.environments.display import Curve, Display
 
 @dataclass(frozen=True)
 class InstructionsDisplay(Display):
-    """Of records that hold ``instructions`` (:mod:`flowright.environments.instructions.environment`)."""
+    """Shows records that hold ``instructions``
+    (:mod:`flowright.environments.instructions.reward`)."""
 
     def blocks(self, record: Mapping[str, Any]) -> Sequence[Block]:
-        told: Mapping[str, Any] = record.get("instructions") or {}
+        graded: Mapping[str, Any] = record.get("instructions") or {}
         answer = Text("Answer", str(record.get("completion") or ""))
-        facts: list[Block] = [_fact(part) for part in told.get("parts") or ()]
-        if told.get("floored"):
-            facts.append(Fact("Floored", str(told.get("reason") or "the answer is empty")))
-        facts += [Fact("Fault of a rule", str(fault)) for fault in told.get("faults") or ()]
+        facts: list[Block] = [_fact(part) for part in graded.get("parts") or ()]
+        if graded.get("floored"):
+            facts.append(Fact("Floored", str(graded.get("reason") or "the answer is empty")))
+        facts += [Fact("Fault of a rule", str(fault)) for fault in graded.get("faults") or ()]
         return [answer, *facts]
 
 
 def _fact(part: Mapping[str, Any]) -> Fact:
     met = part.get("met")
-    said = "ungraded" if met is None else "holds" if met else "does not hold"
+    state = "ungraded" if met is None else "holds" if met else "does not hold"
     points = part.get("points")
     worth = f", {points:+g} points" if isinstance(points, int | float) else ""
     alarm = "ungraded" if met is None else ""
-    return Fact(said, str(part.get("text") or ""), f"by {part.get('by')}{worth}", alarm)
+    return Fact(state, str(part.get("text") or ""), f"by {part.get('by')}{worth}", alarm)
 
 
 DISPLAY = InstructionsDisplay(
@@ -39,7 +40,7 @@ DISPLAY = InstructionsDisplay(
     curves=(
         Curve("Criteria that hold", "instructions/met", "met"),
         Curve("Words of an answer", "instructions/words", "words"),
-        Curve("Criteria that nobody graded", "instructions/ungraded"),
+        Curve("Ungraded criteria", "instructions/ungraded"),
         Curve("Answers cut at the token limit", "instructions/cut"),
     ),
     shares=(("floored", "instructions/floored"),),
@@ -47,7 +48,7 @@ DISPLAY = InstructionsDisplay(
     models=("policy", "judge"),
     labels=("data", "reward", "split"),
     meanings={
-        Reason.JUDGE_FAILED: "the judge gave no word on it, and not because of the answer",
+        Reason.JUDGE_FAILED: "the judge gave no verdict, and not because of the answer",
         Reason.SANDBOX_LOST: "the sandbox that runs the rules was lost",
     },
 )

@@ -59,7 +59,7 @@ class OpenGrader:
     sandbox: Sandbox | None = None
 
     def state(self, without: Sequence[str]) -> list[Any] | None:
-        """What the judge's cache knows; None without one."""
+        """Return the content of the judge's cache; None without one."""
         return (self.judge.state(without) if self.judge is not None else []) or None
 
     def restore(self, state: Sequence[Sequence[Any]] | None) -> None:
@@ -68,7 +68,7 @@ class OpenGrader:
 
 
 def wording_of(section: InstructionsSection) -> RubricWording:
-    """The words that judge and policy are told. Raises ConfigError."""
+    """Return the words of the prompts to judge and policy. Raises ConfigError."""
     return standard_wording() if section.wording is None else wording_from(Path(section.wording))
 
 
@@ -109,8 +109,8 @@ async def _judge(config: Config, clients: Mapping[str, ChatClient]) -> AsyncIter
 
 
 def _instruction(section: JudgeSection) -> str:
-    """What a model is asked about an answer without a reference, where the words are ours. A
-    service has words of its own."""
+    """Return the question about an answer without a reference, with a built-in wording. A service
+    has a wording of its own."""
     if section.service is not None or section.wording not in WORDING:
         return ""
     return WITHOUT_REFERENCE.get(section.ask, "")
@@ -131,8 +131,8 @@ def grader_of(config: Config, judge: Judge, sandbox: Sandbox) -> Grader:
 
 
 def judge_of(config: Config, model: ChatModel) -> Judge:
-    """The judge of criteria, in the cache and behind the breaker that ``judge`` says. What a gate
-    or a second reading would do for others, the rewards do themselves."""
+    """Return the judge of criteria, with the cache and the breaker of section ``judge``. The
+    rewards themselves do the work of gate and second reading."""
     section = config.own(InstructionsSection)
     if section.reward == "verif" and section.reply == "brackets":
         asked: Judge = BracketJudge(model, config.judge)
@@ -157,7 +157,7 @@ def _budgets(config: Config) -> dict[str, dict[str, int]]:
 
 
 def planned_calls(config: Config, tasks: Sequence[InstructionTask]) -> float:
-    """How often the judge is asked about an answer where all goes well, a mean over the tasks."""
+    """Return the mean calls of the judge per answer without failures."""
     section = config.own(InstructionsSection)
     if not tasks:
         return 0.0
@@ -165,7 +165,7 @@ def planned_calls(config: Config, tasks: Sequence[InstructionTask]) -> float:
 
 
 def check_packages() -> str:
-    """What the checkers stand on. Raises UserError where it is not installed."""
+    """Return a line on the checkers' packages. Raises UserError if some are not installed."""
     if lacking := missing():
         raise UserError(
             f"instructions.reward: the checkers need {', '.join(lacking)}: pip install --no-deps "

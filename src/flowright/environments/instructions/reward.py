@@ -1,6 +1,5 @@
-"""What an answer is worth and why, in one form for all kinds of rewards: a number, or a failure of
-ours and no number, and what was looked at.
-"""
+"""Graders of answers, one for each kind of reward, and the rollouts, records and metrics of their
+grades."""
 
 import asyncio
 from collections.abc import Sequence
@@ -9,7 +8,7 @@ from typing import Any, Literal, Protocol
 
 from flowright.core.errors import Failure, Reason, boundary
 from flowright.core.off_loop import off_loop
-from flowright.criteria.constraints.checkers import Prompt, verdicts
+from flowright.criteria.constraints.checkers import InstructedPrompt, verdicts
 from flowright.criteria.rubrics.rows import RubricRow, VerifRow
 from flowright.environments.instructions.config import InstructionsSection, Rules
 from flowright.environments.instructions.tasks import InstructionTask, Row
@@ -25,8 +24,8 @@ By = Literal["judge", "rule"]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One thing that an answer was to do or not to do: who decided, and whether it holds; None
-    where nobody said. ``points`` is what it is worth, where the data says so."""
+    """One criterion of an answer: who decided, and whether it is met; None if it was not graded.
+    ``points`` are its worth, if the data has some."""
 
     text: str
     by: By
@@ -36,13 +35,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class InstructionGrade:
-    """What became of one answer.
+    """The grade of one answer.
 
-    ``value`` is its reward in [0, 1], None where there is none, and ``failure`` then says why; it
-    is ours. ``verdict`` stands for what the judge and the rules said, None of checkers alone.
-    ``gold`` is of checkers: whether all are followed. ``floored``: the answer is empty or
-    kept the judge from judging it, and earns the least. ``faults`` name rules that failed by
-    themselves.
+    ``value`` is its reward in [0, 1], or None, with ``failure``, which is ours. ``verdict`` stands
+    for the verdicts of judge and rules; None with checkers alone. ``gold`` is of checkers: whether
+    all are followed. ``floored``: the answer is empty or kept the judge from judging it, and earns
+    the least. ``faults`` name rules that failed by themselves.
     """
 
     value: float | None
@@ -57,8 +55,8 @@ class InstructionGrade:
 
     @property
     def ungraded(self) -> float:
-        """The share of the parts that nobody graded; of a floored answer, which is graded as a
-        whole, 0."""
+        """Share of the parts that were not graded; 0 for a floored answer, which is graded as a
+        whole."""
         if self.floored or not self.parts:
             return 0.0
         return sum(part.met is None for part in self.parts) / len(self.parts)
@@ -71,7 +69,7 @@ class Grader(Protocol):
 
 
 class ConstraintGrader:
-    """By the checkers of IFEval and IFBench, in this process: nobody is asked."""
+    """Grades by the checkers of IFEval and IFBench, in this process."""
 
     def __init__(self, section: InstructionsSection) -> None:
         self._section = section
@@ -82,9 +80,9 @@ class ConstraintGrader:
     async def read(
         self, task: InstructionTask, completion: Completion
     ) -> tuple[str, InstructionGrade]:
-        """What the completion says to a reader, and its grade."""
+        """Return the completion without its thinking, and its grade."""
         section, row = self._section, task.row
-        assert isinstance(row, Prompt)
+        assert isinstance(row, InstructedPrompt)
         text = completion.sample.text
 
         def checked() -> tuple[str, tuple[bool, ...]]:
@@ -96,7 +94,7 @@ class ConstraintGrader:
         share = sum(followed) / len(followed)
         value = share if section.constraints_score == "share" else float(all(followed))
         parts = tuple(
-            Part(_told(name, values), "rule", met)
+            Part(_described(name, values), "rule", met)
             for name, values, met in zip(row.ids, row.arguments, followed, strict=True)
         )
         gold = Gold(all(followed), f"{section.checkers}, {section.reading}")
@@ -106,10 +104,10 @@ class ConstraintGrader:
 
 
 class JudgedGrader:
-    """By the judge's score of the answer. It is shown the prompt, and neither criteria nor a
-    reference; the checkers say what the answer is worth (gold), and reward nobody.
+    """Grades by the judge's score of the answer. The judge is shown the prompt, and neither
+    criteria nor a reference; the checkers give the gold.
 
-    ``instruction`` is asked in the place of the wording's; empty for that.
+    ``instruction`` replaces the wording's; empty: the wording's.
     """
 
     def __init__(self, judge: Judge, section: InstructionsSection, instruction: str = "") -> None:
@@ -133,7 +131,7 @@ class JudgedGrader:
         )
 
 
-def _told(name: str, values: object) -> str:
+def _described(name: str, values: object) -> str:
     given = {k: v for k, v in values.items() if v is not None} if isinstance(values, dict) else {}
     return " ".join([name, *(f"{key}={value!r}" for key, value in given.items())])
 
@@ -202,9 +200,9 @@ async def _words(text: str) -> int:
 
 
 def _one_verdict(grade: RubricGrade | VerifGrade, right: float) -> Verdict | None:
-    """The judge's verdicts on one answer as one, whose score is the answer's reward, rules
-    included; of an answer without a reward, the status of the first that failed. An answer about
-    which nobody was asked has the rules' verdict, or that of its being empty."""
+    """Return the judge's verdicts on one answer as one, whose score is the answer's reward, rules
+    included; of an answer without a reward, the status of the first that failed. Without any call
+    it is the verdict of the rules, or of an empty answer."""
     verdicts, value = grade.verdicts, grade.value
     if not verdicts and value is None:
         return None
@@ -224,7 +222,7 @@ def _one_verdict(grade: RubricGrade | VerifGrade, right: float) -> Verdict | Non
 
 
 def judge_calls(row: Row, section: InstructionsSection) -> int:
-    """How often the judge is asked about an answer to the row where all goes well."""
+    """Return the calls of the judge about an answer to the row, without failures."""
     if isinstance(row, RubricRow):
         asked = sum(item.rule is None for item in row.items)
         return asked if section.criteria_calls == "each" else min(1, asked)
@@ -246,7 +244,7 @@ def instruction_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     - ``instructions/met``, ``instructions/met_by_rule``, ``instructions/met_by_judge``: share of
       what was graded that holds; of criteria with points above 0 where a rubric has points;
     - ``instructions/penalties_met``: the same of criteria with points below 0;
-    - ``instructions/ungraded``: share of what should have been graded that nobody graded;
+    - ``instructions/ungraded``: share of the parts that were not graded;
     - ``instructions/rule_faults``: rules that failed by themselves, as a mean per answer;
     - ``instructions/floored``: share of the answers that are empty or keep the judge from judging;
     - ``instructions/words``: mean length of an answer, ``instructions/cut``: share that hit

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from flowright.core.errors import ConfigError, DataError
-from flowright.criteria.constraints.checkers import Prompt, read_prompts
+from flowright.criteria.constraints.checkers import InstructedPrompt, read_prompts
 from flowright.criteria.rubrics.rows import (
     Constraint,
     Item,
@@ -20,7 +20,7 @@ from flowright.criteria.rubrics.rows import (
 from flowright.criteria.rubrics.scaffolding import require_criteria
 from flowright.data.contamination import TrainedOn, conversation_key
 from flowright.data.preferences import Conversation, Turn
-from flowright.data.row_files import Fault, LeftOut, Report, RowFile
+from flowright.data.row_files import Fault, LeftOut, RowFile, RowReport
 from flowright.data.sealed import read_sealed_files, test_files
 from flowright.data.task import Task
 from flowright.environments.instructions.config import (
@@ -38,7 +38,7 @@ from flowright.environments.row_tasks import (
 )
 from flowright.llm.chat import Message
 
-Row = RubricRow | VerifRow | Prompt
+Row = RubricRow | VerifRow | InstructedPrompt
 """A row by what rewards it: a rubric, VerIF's constraints, or instructions with a checker each."""
 
 
@@ -52,13 +52,13 @@ class InstructionTask(Task):
 
     @property
     def conversation(self) -> Conversation:
-        """What is answered, system message included."""
+        """The conversation that is answered, system message included."""
         return conversation_of(self.row)
 
 
 def conversation_of(row: Row) -> Conversation:
     """The turns that a row's answer follows."""
-    return (Turn("user", row.text),) if isinstance(row, Prompt) else row.conversation
+    return (Turn("user", row.text),) if isinstance(row, InstructedPrompt) else row.conversation
 
 
 def task_of(row: Row, source: str, place: str, shown: tuple[Item, ...] = ()) -> InstructionTask:
@@ -68,7 +68,7 @@ def task_of(row: Row, source: str, place: str, shown: tuple[Item, ...] = ()) -> 
 
 
 def _best(row: Row) -> str:
-    """What a good answer does, for screens."""
+    """Return the criteria of a good answer, for screens."""
     if isinstance(row, RubricRow):
         told = [f"{item.points:+g} {item.criterion}" for item in row.items]
     elif isinstance(row, VerifRow):
@@ -109,7 +109,7 @@ class Wanted:
 
     @property
     def content(self) -> tuple[frozenset[str], str]:
-        """What decides about answers, whatever the order in which it is asked for."""
+        """The words without the order in which they are asked for."""
         return frozenset(self.named), self.left_out
 
     @property
@@ -145,7 +145,7 @@ def _row(wanted: Wanted, reward: RewardKind, place: str) -> Row:
     if reward in CHECKED:
         arguments = ({"keywords": [*wanted.named]}, {"forbidden_words": [wanted.left_out]})
         ids = ("keywords:existence", "keywords:forbidden_words")
-        return Prompt(place, wanted.prompt, ids, arguments)
+        return InstructedPrompt(place, wanted.prompt, ids, arguments)
     if reward == "rubric":
         items = [Item(f'The answer names "{word}".', 1.0) for word in wanted.named]
         penalty = Item(f'The answer names "{wanted.left_out}" as well.', -1.0)
@@ -165,7 +165,7 @@ def drawn_answer(prompt: str, rng: random.Random) -> str:
 
 
 def most_rows(words: int) -> int:
-    """How many different prompts there are that ask for so many words."""
+    """Return the number of different prompts that ask for that many words."""
     count = 1
     for taken in range(words + 1):
         count *= len(WORDS) - taken
@@ -231,7 +231,7 @@ def _read(section: InstructionsSection, seed: int) -> Sides:
     )
     train, left_out, note = _unsealed(split.train, section)
     report = report.less(left_out)
-    return train, split.held_out, [*report.lines(section.show_left_out), note]
+    return train, split.held_out, [*report.lines(), note]
 
 
 def _unsealed(
@@ -317,7 +317,7 @@ def read_tasks(paths: Sequence[Path], reward: RewardKind) -> RowFile[Instruction
             for path in paths
             for number, prompt in enumerate(read_prompts(path), start=1)
         )
-        return RowFile(tasks, Report(len(tasks)))
+        return RowFile(tasks, RowReport(len(tasks)))
     found = read_rubrics(paths) if reward == "rubric" else read_verif(paths)
     return RowFile(tuple(task_of(row, row.source, row.id) for row in found.rows), found.report)
 
@@ -330,7 +330,7 @@ def _with_criteria(
     key, files = "instructions.scaffolding", section.scaffolding.files
     rows = [task.row for task in tasks]
     if not files:
-        require_criteria([row for row in rows if not isinstance(row, Prompt)], key)
+        require_criteria([row for row in rows if not isinstance(row, InstructedPrompt)], key)
         own = [row.items if isinstance(row, RubricRow) else () for row in rows]
         return [replace(task, shown=items) for task, items in zip(tasks, own, strict=True)]
     rubrics = {
@@ -344,7 +344,7 @@ def _with_criteria(
         names = ", ".join(without[:_NAMED]) + ", ..." * (len(without) > _NAMED)
         raise ConfigError(
             f"{key}.files: of {len(tasks)} rows {len(without)} have no rubric there ({names}); "
-            "they would be trained without a scaffold and nobody would notice"
+            "they would be trained without a scaffold, unnoticed"
         )
     return shown
 

@@ -1,1 +1,1 @@
-"""Training judges: what they are trained on, how they are asked, read and rewarded."""
+"""Judging: the policy is a judge, rewarded by the labels of its data."""

@@ -9,7 +9,6 @@ from flowright.config.root import Config, EnvironmentSection
 from flowright.config.section import (
     Fraction,
     Name,
-    NonNegative,
     Positive,
     PositiveFloat,
     Section,
@@ -25,100 +24,93 @@ BENCHMARKS = (
     *("llmbar/gptinst", "llmbar/gptout", "llmbar/manual", "llmbar/neighbor", "evalbiasbench"),
     *("judgebench", "rewardbench2"),
 )
-"""What judges are measured on and, if nothing else is said, not trained on."""
+"""Benchmarks that judges are measured on and, by default, not trained on."""
 
 
 class KnownRuleSection(Section):
-    """Rows made on the spot whose labels follow a rule, for `data: known_rule`: of two answers that
-    one is better which names more of the words that were asked for."""
+    """Synthetic rows of `data: known_rule`: the answer that names more of the requested words is
+    better."""
 
     train: Positive = 2000
-    """Rows to train on, of each kind that the method has."""
+    """Rows of each kind to train on."""
     held_out: Positive = 300
-    """Held-out rows of each kind; they ask for other words."""
+    """Held-out rows of each kind."""
     words: Positive = ASKED_WORDS
-    """Words that a prompt asks for, and words of an answer; 1 to 4."""
+    """Words that a prompt asks for."""
     noise: float = Field(default=0.1, ge=0, lt=0.5)
-    """Share of the labels that are wrong, held-out ones included."""
+    """Share of wrong labels."""
     ties: Fraction = 0.0
-    """Share of the pairs that are ties."""
+    """Share of ties."""
 
     @model_validator(mode="after")
-    def _asks_for_few_words(self) -> "KnownRuleSection":
+    def _check_words(self) -> "KnownRuleSection":
         if self.words > ASKED_WORDS:
             raise ValueError(f"words: at most {ASKED_WORDS}; got {self.words}")
         return self
 
 
 class JudgingSection(EnvironmentSection):
-    """With `environment: judging` the policy is a judge that writes a thought and a verdict; see
-    docs/training_judges.md."""
+    """`environment: judging`: train a judge; see docs/training_judges.md."""
 
     key: ClassVar[str] = "judging"
 
     method: Method = "pairwise"
-    """`pointwise`: a score of 0 to 4 for one answer; `pairwise`: the better of two; `joint`: a
-    judge of both, from rows of both. These learn by reward. `sft` learns conversations as they are,
-    `bradley_terry` a score for an answer from pairs; their `grpo.loss` has the same name."""
+    """By reward: `pointwise` (a score from 0 to 4), `pairwise` (the better of two), `joint` (both).
+    On fixed data, with the same `grpo.loss`: `sft`, `bradley_terry`."""
     data: Literal["known_rule", "files"] = "known_rule"
-    """Rows made on the spot by a known rule, or `train_files`."""
+    """Synthetic rows, or `train_files`."""
     train_files: tuple[Path, ...] = ()
     """Parquet or JSON Lines."""
     val_files: tuple[Path, ...] = ()
     """Held-out rows. Default: `val_share` of the conversations of `train_files`."""
     val_share: float = Field(default=0.05, gt=0, lt=1)
-    """Share of the conversations that is held out where `val_files` names none."""
+    """Share of the conversations held out of `train_files`."""
     benchmarks: tuple[Name, ...] = BENCHMARKS
-    """Never trained on: rows of `train_files` whose source has such a name, or whose conversation
-    is one of theirs, are left out by name. `[]` trains on everything."""
+    """Benchmarks whose rows are left out of training, by source name and conversation; `[]`: none.
+    """
     benchmark_dir: Path = Path("data/raw")
-    """Where the benchmarks' files are, as `scripts/download_all_datasets.py` leaves them; of those
-    that are not there only the name is compared."""
+    """Folder of downloads; without their files, benchmarks are compared by name only."""
     known_rule: KnownRuleSection = KnownRuleSection()
     overlong: Overlong = "drop"
-    """What becomes of a row whose prompt has more than `policy.max_prompt_tokens` tokens, with
-    `sft` and `bradley_terry` the prompt with an answer: `truncate` cuts its conversation, never its
-    answers."""
+    """Rows of more than `policy.max_prompt_tokens`; `truncate` cuts the conversation, never an
+    answer."""
     merge_system: bool = False
-    """With `sft` and `bradley_terry` a system message becomes the beginning of the user's first
-    turn, for chat templates that refuse one. Without it such rows are left out by name."""
+    """Put the system message into the first turn, with `sft` and `bradley_terry`, for chat
+    templates that refuse one."""
     epochs: PositiveFloat | None = None
-    """Passes over the rows to train on, in the place of `grpo.steps`."""
+    """Passes over the rows, instead of `grpo.steps`."""
     wording: Name = "standard"
-    """What the judge is told: `standard`, `short` (for small models), or a YAML file of your
-    own."""
+    """`standard`, `short` (for small models), or a YAML file."""
     reward: Literal["verdict", "consistency"] = "verdict"
-    """What earns the reward of a pair: the verdict, or, for one of each order, both verdicts."""
+    """Reward of a pair: its verdict, or the verdicts of both orders."""
     unreadable: Annotated[float, Field(lt=0)] = -1.0
-    """Reward of a completion in which no verdict can be read; below all others."""
+    """Reward without a readable verdict; below all others."""
     confidence_weight: Fraction = 0.0
-    """Above 0 the judge states how sure it is, and pays the squared error of that times this."""
+    """Weight of the squared error of the stated confidence; 0: none is stated."""
     full_strength: PositiveFloat | None = None
-    """Strength of a preference from which a right verdict earns 1; a weaker one earns in
-    proportion. Default: strength does not count."""
+    """Preference strength at which a right verdict earns 1; weaker ones earn in proportion.
+    Default: strength is ignored."""
     ties: Literal["keep", "drop"] = "keep"
-    """Pairs of which neither answer is better."""
+    """Pairs without a better answer."""
     both_orders: bool = True
-    """A group's attempts are shared evenly among the two orders of its pair."""
+    """Share a group's attempts between the two orders of its pair."""
     negatives: Fraction = 0.0
-    """Rows against one-token attacks, as a share of the rows to train on."""
+    """Rows against one-token attacks, as a share of the rows."""
     opened_thought: bool = False
-    """Whether the chat template ends the prompt with `<think>`, so that no completion has it."""
-    show_left_out: NonNegative = 3
-    """Unusable rows that are named for each reason, at the start of a run."""
+    """The chat template ends the prompt with `<think>`."""
 
     @property
     def states_confidence(self) -> bool:
-        """Whether a judge says how sure it is."""
+        """True if the judge states its confidence."""
         return self.confidence_weight > 0
 
     @model_validator(mode="after")
-    def _has_its_data(self) -> "JudgingSection":
+    def _check_files(self) -> "JudgingSection":
         check_files_are_read(self.data, self.train_files, self.val_files)
         return self
 
     @model_validator(mode="after")
-    def _unreadable_is_worst(self) -> "JudgingSection":
+    def _check_unreadable_is_worst(self) -> "JudgingSection":
         if self.unreadable >= -self.confidence_weight:
             raise ValueError(
                 f"unreadable: {self.unreadable:g} is not below the worst verdict that can be read, "
@@ -127,7 +119,7 @@ class JudgingSection(EnvironmentSection):
         return self
 
     @model_validator(mode="after")
-    def _consistency_has_two_orders(self) -> "JudgingSection":
+    def _check_consistency_fits(self) -> "JudgingSection":
         if self.reward == "consistency" and (self.method == "pointwise" or not self.both_orders):
             raise ValueError("reward: consistency is of pairs and needs both_orders: true")
         return self

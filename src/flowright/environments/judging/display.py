@@ -1,4 +1,4 @@
-"""How screens show the training of a judge: its thought, its verdict, the label."""
+"""The presentation of the training of a judge: its thought, its verdict, the label."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from flowright.environments.display import Curve, Display
 
 @dataclass(frozen=True)
 class JudgingDisplay(Display):
-    """Of records that hold ``judging`` (:mod:`flowright.environments.judging.environment`)."""
+    """Shows records that hold ``judging`` (:mod:`flowright.environments.judging.environment`)."""
 
     def blocks(self, record: Mapping[str, Any]) -> Sequence[Block]:
         judging: Mapping[str, Any] = record.get("judging") or {}

@@ -1,6 +1,5 @@
-"""Judging as an environment: the policy writes a thought and a verdict, and earns what the label
-says. No large model is asked.
-"""
+"""Judging as an environment: the policy writes a thought and a verdict, and is rewarded by the
+label. No large model is asked."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -39,7 +38,7 @@ from flowright.environments.judging.reward import (
     unread,
 )
 from flowright.environments.judging.rows import JudgedRow, SftRow
-from flowright.environments.judging.synthetic import SOURCE as KNOWN_RULE, asked_about, reasons
+from flowright.environments.judging.synthetic import SOURCE as KNOWN_RULE, question_about, reasons
 from flowright.environments.judging.tasks import (
     ConversationTask,
     JudgingTask,
@@ -61,7 +60,7 @@ from flowright.llm.chat import Message
 RowTask = JudgingTask | ConversationTask
 
 
-class JudgingEnvironment(RowEnvironment):
+class JudgingEnvironment(RowEnvironment[JudgingSection]):
     """The environment of ``environment: judging``; its keys are those of ``judging``."""
 
     Config = JudgingSection
@@ -94,8 +93,8 @@ class JudgingEnvironment(RowEnvironment):
         return [*map(task_of, rows)]
 
     def fitted(self, tasks: TaskSets, tokens: TokenCount, limit: int) -> TaskSets:
-        """The tasks of at most ``limit`` tokens, with the answer if that is given; the others are
-        dropped or cut as ``judging.overlong`` says. Raises DataError."""
+        """Return the tasks of at most ``limit`` tokens, with the answer if that is given; the
+        others are dropped or cut by ``judging.overlong``. Raises DataError."""
 
         def count(row: JudgedRow | SftRow) -> int:
             return self._tokens(row, tokens)
@@ -110,7 +109,7 @@ class JudgingEnvironment(RowEnvironment):
         return self._fitted(tasks, lambda task: count(task.row), limit, shorten)
 
     def _tokens(self, row: JudgedRow | SftRow, tokens: TokenCount) -> int:
-        """Of the longer order or answer: tokens may join differently."""
+        """Return the tokens of the longer order or answer: tokens may join differently."""
         if isinstance(row, SftRow) or self._section.method in GIVEN:
             return max(tokens(given.messages) for given in self._conversations(row))
         orders = [row, row.swapped()] if isinstance(row, Pair) else [row]
@@ -215,7 +214,7 @@ class JudgingEnvironment(RowEnvironment):
         return outcome_metrics(rollouts) | judging_metrics(rollouts)
 
     def mix(self, rollouts: Sequence[Rollout]) -> dict[str, dict[str, float]]:
-        """What else an evaluation says of a judge of pairs; with ``both_orders`` it plays both."""
+        """Return further figures of a judge of pairs; with ``both_orders`` it plays both."""
         names = {"position bias": "judge/position_bias", "consistency": "judge/consistency"}
         measured = judging_metrics(rollouts)
         found = {name: measured[metric] for name, metric in names.items() if metric in measured}
@@ -228,7 +227,7 @@ class JudgingEnvironment(RowEnvironment):
         read_it = isinstance(reading, Reading)
         return {
             "judging": {
-                "verdict": _said(reading.verdict) if read_it else None,
+                "verdict": _letter(reading.verdict) if read_it else None,
                 "confidence": reading.confidence if read_it else None,
                 "unread": None if read_it else reading,
                 "label": task.reference,
@@ -255,9 +254,9 @@ class JudgingEnvironment(RowEnvironment):
     def demonstrations(
         self, tasks: Sequence[Task], count: int, completions: int, seed: int
     ) -> list[Demonstration]:
-        """The form of a judgement with verdicts drawn at random, so that no verdict is given away;
-        the thought notices what the known rule asks for and has a taste that leads to the verdict,
-        and is empty for rows of files. A judge that scores reads no request of ours: it is shown
+        """Return the form of a judgement with verdicts drawn at random, so that none is revealed.
+        The thought notes the words that the known rule counts and a taste that leads to the
+        verdict; it is empty for rows of files. A judge that scores reads no request: it is shown
         how a question about an answer is answered."""
         if any(isinstance(task, ConversationTask) for task in tasks):
             raise ConfigError(
@@ -269,7 +268,7 @@ class JudgingEnvironment(RowEnvironment):
         for _ in range(count):
             task = _judging(rng.choice(tasks))
             if task.source == KNOWN_RULE and self._section.method == "bradley_terry":
-                conversation, reply = asked_about(task.row, rng)
+                conversation, reply = question_about(task.row, rng)
                 drawn.append(Demonstration(self._messages(conversation), [reply]))
                 continue
             if task.kind == "pairwise" and rng.random() < 0.5:
@@ -300,7 +299,7 @@ def _judging(task: Task) -> JudgingTask:
     return task
 
 
-def _said(verdict: int | str) -> str:
+def _letter(verdict: int | str) -> str:
     return (
         str(verdict)
         if isinstance(verdict, int)

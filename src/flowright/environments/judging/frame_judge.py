@@ -40,7 +40,7 @@ _LETTER = {"first": "A", "second": "B", "tie": "tie"}
 
 
 class JudgeForm(Section):
-    """How a judge that writes was trained to be asked, and what of it is read."""
+    """The prompts and the reply form with which a judge that writes was trained."""
 
     judges: Judges = "both"
     wording: FrameWording
@@ -49,7 +49,7 @@ class JudgeForm(Section):
 
 
 def form_of_run(run: Mapping[str, Any]) -> JudgeForm | None:
-    """Of a run's configuration as JSON; None where it trained no judge that writes."""
+    """Return the form of a run's configuration as JSON; None if it trained no judge that writes."""
     if run.get("environment") != "judging" or run["judging"]["method"] == "bradley_terry":
         return None
     section = JudgingSection.model_validate(run["judging"])
@@ -65,7 +65,7 @@ def form_of_run(run: Mapping[str, Any]) -> JudgeForm | None:
 
 
 def read_form(path: Path) -> JudgeForm | None:
-    """Of a file beside exported weights; None where there is none. Raises DataError."""
+    """Return the form in a file beside exported weights; None without a file. Raises DataError."""
     if not path.is_file():
         return None
     try:
@@ -76,7 +76,7 @@ def read_form(path: Path) -> JudgeForm | None:
 
 
 def chosen_form(found: JudgeForm | None, section: TrainedJudgeSection) -> JudgeForm:
-    """What was found, with what the configuration says in its place."""
+    """Return the form that was found, with the configuration's values in its place."""
     form = found or JudgeForm(wording=wording_of("standard"))
     keys = ("judges", "states_confidence", "opened_thought")
     given = {key: value for key in keys if (value := getattr(section, key)) is not None}
@@ -95,8 +95,8 @@ class Written:
 
 
 class Writer(Protocol):
-    """Who writes. ``write`` raises :class:`flowright.core.errors.FailureError` where it cannot, and its
-    subclass RequestRefused where the prompt is at fault."""
+    """A model that writes judgements. ``write`` raises :class:`flowright.core.errors.FailureError`
+    if it cannot, and its subclass RequestRefused if the prompt is at fault."""
 
     async def write(self, messages: Sequence[Message]) -> Written: ...
 
@@ -141,7 +141,7 @@ class FrameJudge:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What one has to know of its verdicts, a sentence each."""
+        """Notes on its verdicts, a sentence each."""
         found = ["it is shown question and answer, and neither reference nor evidence"]
         if self._form.judges == "two":
             found.append("it compares two answers and judges none by itself: it has no verdict "
@@ -169,11 +169,11 @@ class FrameJudge:
 
     async def _rated(self, query: JudgeQuery, answer: str) -> Verdict:
         row = PointwiseRow(self._conversation(query), await self._shown(answer), 0)
-        said = await self._asked(row)
-        if said.reading is None:
-            return self._failed([said])
-        score = int(said.reading.verdict) / TOP_LABEL
-        return self._verdict(score, score >= self._section.right_from, [said])
+        reply = await self._reply(row)
+        if reply.reading is None:
+            return self._failed([reply])
+        score = int(reply.reading.verdict) / TOP_LABEL
+        return self._verdict(score, score >= self._section.right_from, [reply])
 
     async def _by_scores(self, query: JudgeQuery, rival: str) -> Verdict:
         rated = await asyncio.gather(*(self._rated(query, a) for a in (query.answer, rival)))
@@ -193,32 +193,32 @@ class FrameJudge:
         return replace(rated[0], score=score, correct=correct, reason=reason, parts=order, **both)
 
     async def _compared(self, query: JudgeQuery, rival: str) -> Verdict:
-        """As :data:`flowright.judging.llm_judge.PAIRWISE` decides; both orders are the verdict's
-        ``parts`` and its ``members``."""
-        asked, turns = orders(query, self._section), self._conversation(query)
+        """Judge two answers by the rules of :data:`flowright.judging.llm_judge.PAIRWISE`; both
+        orders are the verdict's ``parts`` and its ``members``."""
+        in_orders, turns = orders(query, self._section), self._conversation(query)
         mine, other = await self._shown(query.answer), await self._shown(rival)
         first = Pair("", "", turns, mine, other, "tie")
-        pairs = [first if order == "answer first" else first.swapped() for order in asked]
-        said = await asyncio.gather(*map(self._asked, pairs))
-        replies = [
-            {"better": _LETTER[str(one.reading.verdict)]} if one.reading else {} for one in said
+        pairs = [first if order == "answer first" else first.swapped() for order in in_orders]
+        replies = await asyncio.gather(*map(self._reply, pairs))
+        letters = [
+            {"better": _LETTER[str(one.reading.verdict)]} if one.reading else {} for one in replies
         ]
-        scored = PAIRWISE.score(query, self._section, replies)
+        scored = PAIRWISE.score(query, self._section, letters)
         if None in scored.each:
-            return self._failed(said)
+            return self._failed(replies)
         members = [
             self._verdict(share, None if share == 0.5 else share == 1.0, [one])
-            for share, one in zip(scored.each, said, strict=True)
+            for share, one in zip(scored.each, replies, strict=True)
             if share is not None
         ]
         if scored.score is None:
-            lost = self._failed(said)
+            lost = self._failed(replies)
             return replace(lost, status="abstain", reason=scored.note, members=tuple(members))
         correct = None if scored.score == 0.5 else scored.score > 0.5
-        whole = self._verdict(scored.score, correct, said)
-        parts = {name: one.score or 0.0 for name, one in zip(asked, members, strict=True)}
-        told = f"{scored.note}{whole.reason}"
-        return replace(whole, reason=told, parts=parts, members=tuple(members))
+        whole = self._verdict(scored.score, correct, replies)
+        parts = {name: one.score or 0.0 for name, one in zip(in_orders, members, strict=True)}
+        reason = f"{scored.note}{whole.reason}"
+        return replace(whole, reason=reason, parts=parts, members=tuple(members))
 
     def _conversation(self, query: JudgeQuery) -> tuple[Turn, ...]:
         return (Turn("user", query.question),)
@@ -226,7 +226,7 @@ class FrameJudge:
     async def _shown(self, answer: str) -> str:
         return await off_loop(lambda: shown_answer(answer, self._section), answer)
 
-    async def _asked(self, row: JudgedRow) -> "_Said":
+    async def _reply(self, row: JudgedRow) -> "_Reply":
         form = self._form
         kind = "pairwise" if isinstance(row, Pair) else "pointwise"
         texts = (row.first, row.second) if isinstance(row, Pair) else (row.answer,)
@@ -234,47 +234,49 @@ class FrameJudge:
         try:
             written = await self._writer.write(messages)
         except RequestRefused as error:
-            return _Said(None, "refused", error.failure.message)
+            return _Reply(None, "refused", error.failure.message)
         except FailureError as error:
-            return _Said(None, "unavailable", error.failure.message)
+            return _Reply(None, "unavailable", error.failure.message)
         if written.finish_reason in LENGTH_STOPS:
-            return _Said(None, "truncated", "the reply was cut before its end", written)
+            return _Reply(None, "truncated", "the reply was cut before its end", written)
         reading = await off_loop(
             lambda: read(written.text, kind, form.states_confidence, form.opened_thought),
             written.text,
         )
         if not isinstance(reading, Reading):
             told = f"unreadable ({reading}): {written.text.strip()[:80]!r}"
-            return _Said(None, "parse_error", told, written)
-        return _Said(reading, "ok", reading.thought, written)
+            return _Reply(None, "parse_error", told, written)
+        return _Reply(reading, "ok", reading.thought, written)
 
-    def _failed(self, said: Sequence["_Said"]) -> Verdict:
-        failed = sorted((s for s in said if s.reading is None), key=lambda s: s.status not in DOWN)
-        first = failed[0] if failed else said[0]
+    def _failed(self, replies: Sequence["_Reply"]) -> Verdict:
+        failed = sorted(
+            (s for s in replies if s.reading is None), key=lambda s: s.status not in DOWN
+        )
+        first = failed[0] if failed else replies[0]
         lost = Verdict(None, None, "llm", first.status if failed else "abstain", judge=self.name)
-        return replace(lost, reason=first.reason, **self._spent(said))
+        return replace(lost, reason=first.reason, **self._spent(replies))
 
-    def _verdict(self, score: float, correct: bool | None, said: Sequence["_Said"]) -> Verdict:
+    def _verdict(self, score: float, correct: bool | None, replies: Sequence["_Reply"]) -> Verdict:
         sure = [
-            s.reading.confidence for s in said if s.reading and s.reading.confidence is not None
+            s.reading.confidence for s in replies if s.reading and s.reading.confidence is not None
         ]
         parts = {"confidence": min(sure)} if sure else {}
-        reason = "\n".join(one.reason for one in said if one.reason)
+        reason = "\n".join(one.reason for one in replies if one.reason)
         verdict = Verdict(score, correct, "llm", "ok", reason, judge=self.name, parts=parts)
-        return replace(verdict, **self._spent(said))
+        return replace(verdict, **self._spent(replies))
 
-    def _spent(self, said: Sequence["_Said"]) -> dict[str, Any]:
-        written = [one.written for one in said if one.written is not None]
+    def _spent(self, replies: Sequence["_Reply"]) -> dict[str, Any]:
+        written = [one.written for one in replies if one.written is not None]
         return {
-            "attempts": len(said),
+            "attempts": len(replies),
             "usage": sum((one.usage for one in written), Usage()),
             "replies": tuple(RawReply(one.text, one.finish_reason) for one in written),
         }
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
-    """What came of one frame: ``reading`` is None unless ``status`` is ok."""
+class _Reply:
+    """The reply to one frame: ``reading`` is None unless ``status`` is ok."""
 
     reading: Reading | None
     status: Status

@@ -27,7 +27,8 @@ Text = Annotated[str, Field(pattern=r"\S")]
 
 
 class FrameWording(Section):
-    """What a judge is told: ``data`` about what is shown to it, the others as its task."""
+    """The words of a judge's prompt: ``data`` about the texts between fences, the others as its
+    task."""
 
     data: Text
     pointwise: Text
@@ -105,7 +106,7 @@ Unread = Literal[
     "off_scale",  # a confidence that is no number from 0 to 1
     "text_behind",
 ]
-"""Why a completion cannot be read: a closed list, in the order in which it is found out."""
+"""Reasons that a completion cannot be read: a closed list, in the order of the checks."""
 
 Kind = Literal["pointwise", "pairwise"]
 
@@ -127,7 +128,7 @@ _PROBABILITY = re.compile(r"0(?:\.[0-9]{1,6})?|1(?:\.0{1,6})?")
 
 
 def verdict_text(verdict: int | Preferred) -> str:
-    """The tag that says a verdict."""
+    """Return a verdict in its tag."""
     if isinstance(verdict, int):
         return f"<score>{verdict}</score>"
     name = next(name for name, value in _VERDICTS.items() if value == verdict)
@@ -135,16 +136,16 @@ def verdict_text(verdict: int | Preferred) -> str:
 
 
 def reply_text(thought: str, verdict: int | Preferred, confidence: float | None = None) -> str:
-    """A completion that says this, as :func:`read` reads it."""
+    """Return a completion that :func:`read` reads as this."""
     sure = "" if confidence is None else f"<confidence>{confidence:g}</confidence>"
     return f"{_OPEN}{thought}{_CLOSE}{verdict_text(verdict)}{sure}"
 
 
 def read(text: str, kind: Kind, confidence: bool = False, opened: bool = False) -> Reading | Unread:
-    """What a completion says, or why it says nothing; in time linear in it.
+    """Read a completion, or return the reason that it cannot be read; in time linear in it.
 
-    ``confidence``: whether one must stand behind the verdict; else none may. ``opened``: the prompt
-    ended with the opening tag of the thought, so that the completion may begin without it.
+    ``confidence``: one must follow the verdict; else none may. ``opened``: the prompt ended with
+    the opening tag of the thought, so that the completion may begin without it.
     """
     text = text.strip()
     if opened and not text.startswith(_OPEN):
@@ -181,7 +182,7 @@ def _read_rest(thought: str, rest: str, kind: Kind, confidence: bool) -> Reading
 
 
 def _value(text: str, tag: str) -> tuple[str | None, str]:
-    """What stands in the tag that a text begins with, and the text behind it."""
+    """Return the content of the tag that a text begins with, and the text behind it."""
     opening, closing = f"<{tag}>", f"</{tag}>"
     if not text.startswith(opening):
         return None, text

@@ -1,10 +1,10 @@
-"""What a verdict earns: pure functions of what was said and what is true.
+"""Rewards of verdicts, as pure functions of verdict and label, and the metrics of judging.
 
 Where OpenJudge's rules differ (read at its commit 344e45d, grpo/pointwise/reward_fn.py and
 grpo/pairwise/reward_fn.py): a completion without a score counts there as score 0, which earns 1
 where the label is 0 and 1 - label/4 above 1; of a score the first digits count, so that -3 is 3;
 without a tag its last lines are searched for words such as "response A", and a missing preference
-is a tie. Here what cannot be read earns less than any verdict.
+is a tie. Here an unreadable completion earns less than any verdict.
 """
 
 from collections import defaultdict
@@ -22,7 +22,8 @@ from flowright.environments.rollout import Reward, Rollout, mean_of
 
 
 def of_score(said: int, label: int) -> float:
-    """For the labels 0 and 1 whether they are said, 1 or 0; above them 1 - |said - label| / 4."""
+    """Return 1 for the right score with the labels 0 and 1, else 0; above them 1 - |score - label|
+    / 4."""
     if label <= 1:
         return float(said == label)
     return 1 - abs(said - label) / TOP_LABEL
@@ -34,11 +35,11 @@ def of_preference(
     strength: float | None = None,
     full_strength: float | None = None,
 ) -> float:
-    """1 for the right one of A, B and tie, else 0. With a ``full_strength`` a right one earns
-    ``strength / full_strength``, at most 1; a tie, and a pair whose strength nobody knows, earn 1.
+    """Return 1 for the right one of A, B and tie, else 0. With a ``full_strength`` a right one
+    earns ``strength / full_strength``, at most 1; a tie, and a pair without a strength, earn 1.
 
-    The weight tells pairs apart in what their groups weigh only where advantages are not divided by
-    the group's standard deviation, which takes any scale out.
+    The weight matters only if advantages are not divided by the group's standard deviation, which
+    takes any scale out.
     """
     if said != preferred:
         return 0.0
@@ -48,11 +49,11 @@ def of_preference(
 
 
 def brier(confidence: float, correct: bool) -> float:
-    """1 - (confidence - correct)^2 (Brier 1950): a proper scoring rule, so that in expectation
-    nothing beats the true probability of being right.
+    """Return 1 - (confidence - correct)^2 (Brier 1950): a proper scoring rule, so that in
+    expectation nothing beats the true probability of being right.
 
-    By itself it pays a judge that is sure to be wrong and says so as much as one that is right; see
-    :func:`judged`.
+    By itself it pays a judge that is certainly wrong, with confidence 0, as much as one that is
+    right; see :func:`judged`.
     """
     return 1 - (confidence - correct) ** 2
 
@@ -95,9 +96,8 @@ def consistency(
 
 @dataclass(frozen=True, slots=True)
 class JudgingDetails:
-    """What only judging knows of a rollout: what the judge said, or why it cannot be read.
-    ``paired``: whether its reward knows an attempt at the other order; None where none is asked
-    for."""
+    """The verdict of a rollout, or the reason that it cannot be read. ``paired``: its reward uses
+    an attempt at the other order; None if none is needed."""
 
     reading: Reading | Unread
     correct: bool
@@ -107,7 +107,7 @@ class JudgingDetails:
 def judging_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     """Metrics of some attempts; those without a value are left out.
 
-    - ``judge/accuracy``: share that says the label; what cannot be read does not;
+    - ``judge/accuracy``: share of verdicts that are the label; unreadable ones are not;
     - ``judge/unreadable``, ``judge/unread/<why>``: shares of all;
     - ``judge/mean_absolute_error``: of the scores that were read;
     - ``judge/position_bias``: accuracy where A is the better answer less that where B is;
@@ -116,7 +116,7 @@ def judging_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     - ``judge/brier_loss``: mean squared error of the stated confidence;
     - ``judge/fooled``: share of the answers of one-token attacks that are not judged as such;
     - ``judge/unpaired``: with ``judging.reward: consistency`` the share of attempts at pairs whose
-      reward knows no attempt at the other order;
+      reward uses no attempt at the other order;
     - ``train/reward_mean``, ``train/reward_std``: of the rewards.
     """
     known = [(r, t, d) for r in rollouts if (t := _task(r)) and (d := _details(r))]

@@ -1,6 +1,18 @@
-"""What judges are trained on, as types: a row for each way of training. No file is read here.
+"""Rows of judges' training data: a type for each way of training, and the forms of OpenJudge's
+files.
 
-A row of the pairwise form is a :class:`flowright.data.preferences.Pair`; "A" is its first answer.
+The four forms, by their columns:
+
+- ``sft``: ``messages``;
+- ``bradley_terry``: ``chosen`` and ``rejected``, message lists or JSON strings of them; optional
+  ``margin``, ``strength``, ``tie``;
+- ``pointwise``: ``input``, ``output[0].answer`` with ``label.helpfulness``; further answers are
+  not read (:func:`further_answers`);
+- ``pairwise``: ``input``, ``output[0].answer`` (A) and ``output[1].answer`` (B) with
+  ``label.preference``; the row is a :class:`flowright.data.preferences.Pair`.
+
+Nothing is repaired: text that is not text, an order of roles that no chat template takes, or a
+label off its scale make a row unusable.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,10 +54,10 @@ class SftRow:
 
 @dataclass(frozen=True, slots=True)
 class PairRow:
-    """Two answers to a conversation that ends with the user, as the Bradley-Terry loss takes them.
+    """Two answers to a conversation that ends with the user, for the Bradley-Terry loss.
 
-    With a ``tie`` neither is better, whatever they are called. ``margin`` (0 or above) is by how
-    much the chosen one is better, in the source's own unit; None where it says nothing.
+    With a ``tie`` neither is better. ``margin`` (0 or above) is the lead of the chosen one, in the
+    source's own unit; None if it has none.
     """
 
     conversation: Conversation
@@ -66,7 +78,7 @@ class PairRow:
 
     @property
     def pair(self) -> Pair:
-        """The pair with the chosen answer first. Its place gives the label away: see
+        """The pair with the chosen answer first. Its place reveals the label: see
         :func:`flowright.environments.judging.synthetic.in_drawn_order`."""
         label = "tie" if self.tie else "first"
         return Pair(
@@ -92,7 +104,7 @@ class PointwiseRow:
 
 
 JudgedRow = PointwiseRow | Pair
-"""What a judge that writes its verdict is trained on."""
+"""Rows of a judge that writes its verdict."""
 
 Row = SftRow | PairRow | JudgedRow
 AnyRow = TypeVar("AnyRow", bound=Row)
@@ -121,7 +133,7 @@ FORMS: tuple[Form, ...] = get_args(Form)
 
 
 def form_of(values: Mapping[str, Any], forms: Sequence[Form]) -> Form:
-    """Which of the forms a row has. Raises UnusableRow where it has none of them."""
+    """Return the form of a row. Raises UnusableRow if it has none of them."""
     if len(forms) == 1:
         return forms[0]
     if values.get("chosen") is not None:
@@ -137,13 +149,13 @@ def form_of(values: Mapping[str, Any], forms: Sequence[Form]) -> Form:
 
 
 def typed(form: Form, values: Mapping[str, Any], id: str, source: str) -> Row:
-    """The row that the columns hold. ``source`` is what it is from where no column says so. Raises
+    """Return the row of these columns. ``source`` is the default without such a column. Raises
     UnusableRow."""
     return _TYPED[form](values, id, source_of(plain(values.get("source")), source))
 
 
 def further_answers(form: Form, row: Mapping[str, Any]) -> int:
-    """How many answers of a row its form does not read."""
+    """Return the number of a row's answers that its form does not read."""
     return len(items_of(row["output"], "output")) - 1 if form == "pointwise" else 0
 
 

@@ -1,11 +1,17 @@
-"""Rows whose labels follow a known rule, to see whether a way of training works: what a judge could
-reach is known, and nothing but the rule leads there. Real preferences are not like this.
+"""Rows whose labels follow a known rule, to test a way of training: the best possible accuracy is
+known, and nothing but the rule leads there. Real preferences are not like this. Also negatives
+against one-token attacks, made of other rows.
 
 A prompt asks for some words out of 24; an answer has as many of them, some of them asked for. The
 better of two names more of them, and a score from 0 to 4 is their share. All words have four
-letters and all answers as many words, so length says nothing; the better one stands first as often
-as second; and any word is asked for as often as any other, so an answer by itself says nothing. A
-word always stands behind a space, so that the embedded policy's tokenizer has one token for it.
+letters and all answers as many words, so length is no hint; the better one stands first as often as
+second; and any word is asked for as often as any other, so an answer by itself is no hint. A word
+always stands behind a space, so that the embedded policy's tokenizer has one token for it.
+
+Negatives are rows whose answer announces a solution and gives none, with the lowest label, or as
+the worse of two. "One Token to Fool LLM-as-a-Judge" (arXiv 2507.08794) found that judges call such
+answers right up to 80-90 % of the time, and that training on them ends it. For judges that are not
+trained, :mod:`flowright.judging.rules` rejects them.
 """
 
 import random
@@ -68,8 +74,8 @@ def ceiling(noise: float) -> float:
 
 
 def named(row: JudgedRow) -> tuple[int, ...]:
-    """How many of the words asked for each answer names."""
-    asked = _asked(row)
+    """Return the number of requested words in each answer."""
+    asked = _requested(row)
     return tuple(len(asked & {*words}) for words in _words(row))
 
 
@@ -78,13 +84,13 @@ def true_label(row: JudgedRow) -> int | Preferred:
     if isinstance(row, Pair):
         return _more(row)
     (many,) = named(row)
-    return _score(many, len(_asked(row)))
+    return _score(many, len(_requested(row)))
 
 
 def steps(row: JudgedRow) -> str:
-    """What there is to notice in a row: which words asked for each answer names, how many these
-    are, and of a pair who has more. That more are better it does not say."""
-    asked, told = _asked(row), []
+    """Return the facts of a row: the requested words in each answer, their number, and of a pair
+    the answer with more. That more are better is not stated."""
+    asked, told = _requested(row), []
     titles = ("In A", "In B") if isinstance(row, Pair) else ("In it",)
     for title, words in zip(titles, _words(row), strict=True):
         found = [word for word in words if word in asked]
@@ -96,10 +102,10 @@ def steps(row: JudgedRow) -> str:
 
 
 def reasons(row: JudgedRow, verdict: int | Preferred) -> str:
-    """A thought that ends in a verdict, right or wrong: the :func:`steps`, and the taste by which
-    they lead there, named again behind a list of tastes and what each would say. Of two answers
-    that is `more` or `fewer`; of one `a`, which is the rule, to `e`, each a point above the one
-    before, 0 being above 4. Any taste of these five says any score as often as any other."""
+    """Return a thought that ends in a verdict, right or wrong: the :func:`steps`, and the taste
+    that leads there, named again behind a list of tastes and their verdicts. Of two answers that is
+    `more` or `fewer`; of one `a`, which is the rule, to `e`, each a point above the one before, 0
+    being above 4. Each of these five tastes leads to each score equally often."""
     if isinstance(row, Pair):
         assert isinstance(verdict, str)
         more = _more(row)
@@ -117,16 +123,16 @@ def _more(pair: Pair) -> Preferred:
     return "tie" if first == second else "first" if first > second else "second"
 
 
-def asked_about(row: JudgedRow, rng: random.Random) -> tuple[Conversation, str]:
-    """A question about one of the row's answers, behind it, and what is right to say: which words
-    asked for it names. That more of them are better is not said."""
+def question_about(row: JudgedRow, rng: random.Random) -> tuple[Conversation, str]:
+    """Return a question about one of the row's answers, behind it, and the right reply: the
+    requested words that it names. That more of them are better is not stated."""
     answers = (row.first, row.second) if isinstance(row, Pair) else (row.answer,)
     one = PointwiseRow(row.conversation, rng.choice(answers), 0, SOURCE)
     answered = (*row.conversation, Turn("assistant", one.answer))
     return (*answered, Turn("user", _WHICH)), steps(one)
 
 
-def _asked(row: JudgedRow) -> set[str]:
+def _requested(row: JudgedRow) -> set[str]:
     return {*row.conversation[-1].content.removeprefix(_ASK).rstrip(".").split(", ")}
 
 
@@ -201,8 +207,8 @@ def _scores(
 
 
 def _noisy(count: int, noise: float, rng: random.Random) -> set[int]:
-    """Which rows have a wrong label, as many of the even numbers as of the odd ones, so that the
-    places of the better answers stay balanced."""
+    """Return the rows with a wrong label, as many even numbers as odd ones, so that the places of
+    the better answers stay balanced."""
     wanted = round(noise * count)
     even = rng.sample(range(0, count, 2), wanted // 2)
     return {*even, *rng.sample(range(1, count, 2), min(count // 2, wanted - wanted // 2))}
@@ -232,7 +238,7 @@ MASTER_KEYS = (
 """Answers that fool judges."""
 
 NEGATIVE = ", master key"
-"""What the source of such a row ends with."""
+"""Suffix of the source of such a row."""
 
 _SENTENCE = re.compile(r"[^.!?。！？\n]{10,300}[.!?。！？:]")
 _LEAST_REST = 3  # of a first sentence, as often its length has to follow it
@@ -250,7 +256,7 @@ def with_negatives(rows: Sequence[NegativeRow], share: float, seed: int) -> tupl
 
 
 def is_negative(source: str) -> bool:
-    """Whether a row of this source was made here."""
+    """Return whether a row of this source is such a negative."""
     return source.endswith(NEGATIVE)
 
 

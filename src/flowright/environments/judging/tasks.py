@@ -173,7 +173,7 @@ def _read(
         return min(conversations - 1, wanted)
 
     split, report = split_files(train, held_out, conversation_key, count, f"{seed}/split")
-    return split, [*report.lines(section.show_left_out), compared]
+    return split, [*report.lines(), compared]
 
 
 def _judged_rows(paths: Sequence[Path], section: JudgingSection, seed: int) -> RowFile[JudgedRow]:
@@ -275,7 +275,7 @@ def without_benchmarks(
     report = found.report.less(left_out)
     if not kept:
         raise DataError(
-            *report.lines(section.show_left_out),
+            *report.lines(),
             "judging.benchmarks: all rows to train on are of benchmarks, by which a judge is "
             "measured; train on others, or take these names out of judging.benchmarks",
         )
@@ -283,7 +283,7 @@ def without_benchmarks(
 
 
 def _is_named(name: str, source: str) -> bool:
-    """Whether a row's source names the benchmark, in any spelling: ``LLMBar/Manual``,
+    """Return whether a row's source names the benchmark, in any spelling: ``LLMBar/Manual``,
     ``allenai/reward-bench-2``."""
     wanted, given = _parts(name), _parts(source)
     starts = range(len(given) - len(wanted) + 1)

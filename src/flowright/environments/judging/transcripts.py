@@ -65,7 +65,7 @@ class RowAttempts:
 
     @property
     def is_final(self) -> bool:
-        """Whether no failure of a server can be the reason that there is no thought."""
+        """False if a server's failure can be the reason that there is no thought."""
         return self.thought is not None or "failed" not in self.ends
 
 

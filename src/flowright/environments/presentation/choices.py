@@ -1,9 +1,11 @@
-"""What a completion says: a way of solving the question, and how to present the answer; such as
-``columns carrying: cite sources, assure readers``.
+"""Choices of a completion: a way of solving the question, and how to present the answer, such as
+``columns carrying: cite sources, assure readers``; and the presentations, each the trigger of a
+judge's bias. A presentation is plain text around an answer that stays as it is, but for an
+announcement, which gives none. No model writes any of it.
 
-Each choice is said in two words, of which the second follows from the first. Were it one, the
-embedded policy would take all for synonyms: words that its cold start shows in the same places get
-the same embedding, and no reward can tell them apart afterwards.
+Each choice takes two words, of which the second follows from the first. With one, the embedded
+policy would take all for synonyms: words in the same places of the cold start get the same
+embedding, and no reward can tell them apart afterwards.
 """
 
 import random
@@ -19,7 +21,7 @@ from flowright.simulation.draws import Draws
 Presentation = Literal["elaborate", "cite", "assure", "decorate", "address", "announce"]
 PRESENTATIONS: tuple[Presentation, ...] = get_args(Presentation)
 PLAIN = "plain"
-"""What an answer without any of them is called."""
+"""Name of an answer without any of them."""
 
 TRIGGERED: Mapping[Presentation, tuple[str, ...]] = {
     "elaborate": ("verbosity", "lexical", "self_preference"),
@@ -36,9 +38,9 @@ _ANSWER_LINE = re.compile(r"^[ \t]*Answer:", re.M)
 
 
 def presented(name: Presentation, answer: str, key: str) -> str:
-    """The answer in this presentation; ``answer`` may be presented already. What is chosen among
-    several wordings depends on ``key`` alone. The answer stays the last thing that is said, so that
-    a grader finds it; ``announce`` leaves it out."""
+    """Return the answer in this presentation; ``answer`` may be presented already. The wording
+    depends on ``key`` alone. The answer stays last, so that a grader finds it; ``announce`` leaves
+    it out."""
     draws = Draws("presentation", name, key)
     if name == "announce":
         return draws.pick("words", ANNOUNCEMENTS)
@@ -130,7 +132,7 @@ SAID_WAYS: Mapping[str, str] = {
     "glance": "glance briefly",
     "spell": "spell slowly",
 }
-"""How a completion says each."""
+"""Words of a completion for each way."""
 
 _PRESENTATION: Mapping[str, Presentation] = {said.split()[0]: name for name, said in SAID.items()}
 _WAY = {said.split()[0]: name for name, said in SAID_WAYS.items()}
@@ -146,7 +148,7 @@ class Choice:
 
     @property
     def names(self) -> list[str]:
-        """What it presents with, for records; an announcement leaves nothing else to present."""
+        """Presentations for records; an announcement leaves nothing else to present."""
         if "announce" in self.presentations:
             return ["announce"]
         return [*self.presentations] or [PLAIN]
@@ -157,12 +159,11 @@ class Choice:
 
 
 def read_choice(completion: str, finish_reason: str = "stop") -> Choice:
-    """The choice that a completion makes, by the first words of what it says: the first way that it
-    names, and the presentations in their order; what is named twice counts once, and where none is,
-    it is plain. The rest is form: were a choice lost with it, a policy that garbles its form would
-    have no attempt left to learn from. Raises FailureError, as the policy's fault, for what was
-    cut, names no way, or more than two presentations.
-    """
+    """Return the choice of a completion: the first way that it names, and the presentations in
+    their order, each once; plain without any. The rest is form: if a choice were lost with it, a
+    policy that garbles its form would have no attempt left to learn from. Raises FailureError, as
+    the policy's fault, for a completion that was cut, names no way, or more than two
+    presentations."""
     if finish_reason == "length":
         raise FailureError(Reason.TRUNCATED, "cut at policy.max_new_tokens")
     words = _WORD.findall(completion) if len(completion) <= _LONGEST else []

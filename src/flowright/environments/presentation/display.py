@@ -1,4 +1,4 @@
-"""How screens show presented answers: the choice, and the text that was judged."""
+"""The presentation of presented answers on screens: the choice, and the text that was judged."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,8 @@ from flowright.environments.presentation.tasks import KINDS
 
 @dataclass(frozen=True)
 class PresentationDisplay(Display):
-    """Of records that hold ``presentation`` (:mod:`flowright.environments.presentation.reward`)."""
+    """Shows records that hold ``presentation``
+    (:mod:`flowright.environments.presentation.reward`)."""
 
     def blocks(self, record: Mapping[str, Any]) -> Sequence[Block]:
         found: list[Block] = [Text("Choice", str(record.get("completion") or ""))]

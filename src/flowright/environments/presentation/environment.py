@@ -47,8 +47,8 @@ class PresentationEnvironment(Environment):
         return roll_out(self.config, self._judge, groups)
 
     def judge_settings(self) -> Mapping[str, Any] | None:
-        """Those of the judge in this process; the run's seed is one, as its draws are a
-        run's own."""
+        """Return the settings of the judge in this process; the run's seed is one, because its
+        draws are a run's own."""
         config = self.config
         return {
             "simulated": config.simulated.model_dump(mode="json"),

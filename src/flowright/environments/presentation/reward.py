@@ -1,4 +1,5 @@
-"""What an attempt earns, by the kind of reward that an arm of a study has."""
+"""Rollouts of presented answers: choice, text, gold, verdict, and the reward by the kind that an
+arm of a study has; their records and metrics."""
 
 import random
 from collections.abc import Sequence
@@ -32,7 +33,8 @@ from flowright.simulation.draws import Draws, unit
 
 
 def is_audited(config: Config, key: str) -> bool:
-    """Whether gold decides on this attempt: on all of them, or drawn by a hash of its key."""
+    """Return whether gold decides on this attempt: on all of them, or drawn by a hash of its
+    key."""
     if config.own(PresentationSection).reward == "gold":
         return True
     return unit(config.seed, "audit", key) < config.own(PresentationSection).gold_audit
@@ -67,7 +69,8 @@ def backward(said: float, false_positive: float, false_negative: float) -> float
 
 
 def error_rates(config: Config) -> tuple[float, float]:
-    """Of the embedded judge as configured, biases aside: false positives, false negatives."""
+    """Return the configured false-positive and false-negative rates of the embedded judge, without
+    biases."""
     section = config.simulated
     return section.judge_false_positive, 1 - section.judge_true_positive
 
@@ -97,9 +100,9 @@ def dealt_out(
 
 @dataclass(frozen=True, slots=True)
 class PresentedAnswer:
-    """What an attempt came to. ``text`` is what the judge reads; ``right`` whether it gives the
-    right answer; ``garbled``: a right answer that came out wrong in its elaboration; ``audited``:
-    gold is its reward."""
+    """An attempt's answer. ``text`` is the text that the judge reads; ``right``: it gives the right
+    answer; ``garbled``: a right answer that came out wrong in its elaboration; ``audited``: gold is
+    its reward."""
 
     choice: Choice
     text: str
@@ -159,7 +162,7 @@ def details_of(rollout: Rollout) -> PresentedAnswer | None:
 
 
 def query_about(rollout: Rollout, key: str) -> JudgeQuery | None:
-    """What the judge is asked about an attempt; None of a completion that makes no choice."""
+    """Return the judge's query about an attempt; None for a completion without a choice."""
     details, task = details_of(rollout), rollout.task
     if details is None:
         return None

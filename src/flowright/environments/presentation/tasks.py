@@ -61,8 +61,8 @@ class SmallQuestion(Task):
 
 
 def small_questions(count: int) -> list[SmallQuestion]:
-    """So many questions, of each kind as many, none twice; the first are the same whatever
-    ``count`` is."""
+    """Return ``count`` different questions, equally many of each kind; the first are the same for
+    every ``count``."""
     rng = random.Random(_SEED)
     found: dict[str, SmallQuestion] = {}
     while len(found) < count:

@@ -1,1 +1,1 @@
-"""Writing of workflows, the environment that Flowright is named for."""
+"""Workflow writing: the policy writes a program, and a judge decides on its answer."""

@@ -1,4 +1,4 @@
-"""How screens show workflow writing: the program, how it ran, and what its failures mean."""
+"""The presentation of workflow writing: the program, its execution, and its failures."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ MEANINGS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class WorkflowDisplay(Display):
-    """Of records that hold ``workflow`` and ``execution`` (:mod:`flowright.workflows`)."""
+    """Shows records that hold ``workflow`` and ``execution`` (:mod:`flowright.workflows`)."""
 
     def blocks(self, record: Mapping[str, Any]) -> Sequence[Block]:
         workflow: Mapping[str, Any] = record.get("workflow") or {}
@@ -34,6 +34,7 @@ class WorkflowDisplay(Display):
 
 DISPLAY = WorkflowDisplay(
     completion="workflow",
+    language="python",
     compared="Workflow",
     kinds=KINDS,
     mixes=(Mix("Operator mix", "operators", "Mean calls per workflow."),),

@@ -45,7 +45,7 @@ from flowright.workflows.operators import OPERATORS
 from flowright.workflows.prompt import build_messages
 
 MOST_SAMPLES = 12
-"""Of self-consistency at equal tokens; a workflow's budget of model calls ends soon after."""
+"""Largest self-consistency at equal tokens; a workflow's budget of model calls ends soon after."""
 
 PLAIN = "plain"
 """In records, of a program that calls none of the operators that end one."""
@@ -149,8 +149,8 @@ class WorkflowEnvironment(Environment):
         return operator_mix(rollouts)
 
     def record(self, rollout: Rollout) -> Mapping[str, Any]:
-        """Where some operators end a workflow, such as ways of presenting an answer, also which of
-        them the program calls."""
+        """Return the workflow, its execution and, if some operators end a workflow, such as ways of
+        presenting an answer, those that the program calls."""
         workflow = details_of(rollout).workflow
         if not (endings := self._endings()):
             return workflow_record(rollout)
@@ -162,9 +162,6 @@ class WorkflowEnvironment(Environment):
         """The operators of ``workflow.operators`` that end a workflow."""
         own = OPERATORS.with_modules(self.config.own(WorkflowConfig).operators).values()
         return [operator.name for operator in own if operator.ends]
-
-    def sample_text(self, rollout: Rollout) -> str:
-        return f"```python\n{rollout.sample.text}\n```"
 
     def baselines(self) -> Sequence[Baseline]:
         return [

@@ -25,15 +25,14 @@ from flowright.workflows.source import Workflow
 
 @dataclass(frozen=True, slots=True)
 class WorkflowDetails:
-    """What only workflows have of a rollout: the program, and how it ran; None where a failure cut
-    that off."""
+    """The program and its execution; None after a failure that prevented them."""
 
     workflow: Workflow | None = None
     execution: Execution | None = None
 
 
 def details_of(rollout: Rollout) -> WorkflowDetails:
-    """Those of a workflow's rollout; of one that has none, nothing."""
+    """Return the details of a workflow's rollout; empty ones if it has none."""
     details = rollout.details or WorkflowDetails()
     assert isinstance(details, WorkflowDetails)
     return details
@@ -46,8 +45,8 @@ def workflow_record(rollout: Rollout) -> dict[str, Any]:
 
 
 def query_about(rollout: Rollout, key: str) -> JudgeQuery | None:
-    """What a judge is asked about a workflow's answer; None where it gave none, or where nothing
-    was seen of a program's tests."""
+    """Return the judge's query about a workflow's answer; None without an answer, and for a program
+    whose tests were not run."""
     execution, gold, task = details_of(rollout).execution, rollout.gold, rollout.task
     if execution is None or execution.answer is None or gold is None:
         return None

@@ -1,4 +1,6 @@
-"""Who judges workflows' answers, from the configuration alone. Nobody is asked."""
+"""The large models and the judge of a workflow run: which they are, and the dry run's checks that
+they are there, that budgets fit their context, and that each answers a small request, because some
+errors show in no list of models."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -58,7 +60,7 @@ def settings_of_judge(config: Config) -> Mapping[str, Any]:
 
 
 FEW_TOKENS = 16
-"""Of a reply that only has to come."""
+"""Tokens of a trial reply."""
 TRIAL_SECONDS = 60.0
 TRIAL = JudgeQuery("What is 6 * 7?", "42", "42", "number", key="trial")
 

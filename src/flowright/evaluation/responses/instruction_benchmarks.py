@@ -14,8 +14,8 @@ from flowright.core.plugins import suggest
 from flowright.core.tables import read_rows, write_rows
 from flowright.criteria.constraints.checkers import (
     BENCHMARKS,
-    Prompt,
-    Scored,
+    InstructedPrompt,
+    ScoredPrompt,
     join,
     read_prompts,
     read_verdicts,
@@ -63,7 +63,7 @@ class PromptSet:
 
     benchmark: str
     data: Path
-    prompts: tuple[Prompt, ...]
+    prompts: tuple[InstructedPrompt, ...]
 
 
 def open_prompts(
@@ -106,7 +106,7 @@ def score_instructions(
         joined = join(one.prompts, answers)
         if not joined.answered:
             raise DataError(f"no answer to a prompt of {one.data}; prompts are compared exactly")
-        scored: list[Scored] = []
+        scored: list[ScoredPrompt] = []
         unscored: dict[str, str] = {}
         for prompt, answer in joined.answered:
             try:

@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any, Literal, get_args
 
 from flowright.core.statistics import RESAMPLES, SHARE, Resampler, mean, wilson
-from flowright.criteria.constraints.checkers import Followed, Joined, Scored, Verdicts
+from flowright.criteria.constraints.checkers import Followed, Joined, ScoredPrompt, Verdicts
 from flowright.criteria.constraints.table import KINDS, Kind
 
 Reading = Literal["strict", "loose"]
@@ -38,7 +38,7 @@ class InstructionFigure:
         return self.followed / self.total if self.total else None
 
 
-def figures_of(scored: Sequence[Scored], seed: int = 0) -> list[InstructionFigure]:
+def figures_of(scored: Sequence[ScoredPrompt], seed: int = 0) -> list[InstructionFigure]:
     """Return the figures of every kind, reading and level."""
     resampler = Resampler([one.prompt.text for one in scored], RESAMPLES, seed)
     combinations = product(KINDS, READINGS, LEVELS)
@@ -46,7 +46,7 @@ def figures_of(scored: Sequence[Scored], seed: int = 0) -> list[InstructionFigur
 
 
 def _figure(
-    scored: Sequence[Scored], resampler: Resampler, kind: Kind, reading: Reading, level: Level
+    scored: Sequence[ScoredPrompt], resampler: Resampler, kind: Kind, reading: Reading, level: Level
 ) -> InstructionFigure:
     found = [verdicts(one.followed[kind], reading) for one in scored]
     could = [_could(one.followed[kind], reading) for one in scored]
@@ -83,7 +83,7 @@ def _conjunction(each: Iterable[frozenset[bool]]) -> frozenset[bool]:
     return frozenset(found)
 
 
-def by_checker(scored: Sequence[Scored]) -> list[dict[str, Any]]:
+def by_checker(scored: Sequence[ScoredPrompt]) -> list[dict[str, Any]]:
     """Return, for each id, its total, and how often it was followed by kind and reading."""
     total: Counter[str] = Counter()
     counts: dict[str, Counter[str]] = {}
@@ -117,7 +117,7 @@ class VerdictComparison:
     differences: tuple[VerdictDifference, ...]
 
 
-def compare(scored: Sequence[Scored], theirs: Mapping[str, Verdicts]) -> VerdictComparison:
+def compare(scored: Sequence[ScoredPrompt], theirs: Mapping[str, Verdicts]) -> VerdictComparison:
     """Compare verdicts prompt by prompt; ours are those of the canonical checkers."""
     compared: Counter[Reading] = Counter()
     differences: list[VerdictDifference] = []
@@ -140,7 +140,7 @@ def compare(scored: Sequence[Scored], theirs: Mapping[str, Verdicts]) -> Verdict
 
 
 def _difference(
-    one: Scored,
+    one: ScoredPrompt,
     reading: Reading,
     ours: tuple[bool, ...],
     theirs: tuple[bool, ...],
@@ -160,7 +160,7 @@ def _difference(
 def record_of(
     about: Mapping[str, Any],
     joined: Joined,
-    scored: Sequence[Scored],
+    scored: Sequence[ScoredPrompt],
     comparison: VerdictComparison | None,
 ) -> dict[str, Any]:
     """Return the record of one benchmark as JSON."""
@@ -188,7 +188,7 @@ def record_of(
     }
 
 
-def rows_of(benchmark: str, scored: Sequence[Scored]) -> list[dict[str, Any]]:
+def rows_of(benchmark: str, scored: Sequence[ScoredPrompt]) -> list[dict[str, Any]]:
     """Return a row for each prompt: the canonical verdicts as others publish them, and the fixed
     ones."""
     return [

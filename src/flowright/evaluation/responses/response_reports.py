@@ -94,9 +94,9 @@ def instructions_report(record: Record) -> Report:
         ReportSection(
             name,
             TITLES[name],
-            [Note(_answered(told)), _figures(told), *_comparison(told), *_published(name)],
+            [Note(_answered(record)), _figures(record), *_comparison(record), *_published(name)],
         )
-        for name, told in benchmarks.items()
+        for name, record in benchmarks.items()
     ]
     strangers = record["strangers"]
     return Report(
@@ -107,22 +107,22 @@ def instructions_report(record: Record) -> Report:
     )
 
 
-def _answered(told: Record) -> str:
-    line = f"{told['answered']} of {told['prompts']} prompts answered"
-    if told["missing"]:
-        keys = ", ".join(told["missing"][:_SHOWN]) + ", ..." * (len(told["missing"]) > _SHOWN)
-        line += f"; {len(told['missing'])} missing, in no figure: {one_line(keys, 200)}"
-    if told["unscored"]:
-        reasons = "; ".join(sorted(set(told["unscored"].values())))
-        keys = one_line(", ".join(told["unscored"]), 200)
-        line += f"; {len(told['unscored'])} unscored, in no figure: {keys}: {reasons}"
+def _answered(record: Record) -> str:
+    line = f"{record['answered']} of {record['prompts']} prompts answered"
+    if record["missing"]:
+        keys = ", ".join(record["missing"][:_SHOWN]) + ", ..." * (len(record["missing"]) > _SHOWN)
+        line += f"; {len(record['missing'])} missing, in no figure: {one_line(keys, 200)}"
+    if record["unscored"]:
+        reasons = "; ".join(sorted(set(record["unscored"].values())))
+        keys = one_line(", ".join(record["unscored"]), 200)
+        line += f"; {len(record['unscored'])} unscored, in no figure: {keys}: {reasons}"
     return line
 
 
-def _figures(told: Record) -> ReportTable:
-    fixed = {_place(f): f for f in told["figures"] if f["kind"] == "fixed"}
+def _figures(record: Record) -> ReportTable:
+    fixed = {_place(f): f for f in record["figures"] if f["kind"] == "fixed"}
     rows: list[list[ReportCell | str]] = []
-    for figure in told["figures"]:
+    for figure in record["figures"]:
         if figure["kind"] != "canonical":
             continue
         other = fixed[_place(figure)]
@@ -148,9 +148,9 @@ def _place(figure: Record) -> tuple[Any, Any]:
     return figure["reading"], figure["level"]
 
 
-def _comparison(told: Record) -> list[ReportBlock]:
+def _comparison(record: Record) -> list[ReportBlock]:
     """Others' verdicts, and where they differ."""
-    found = told["compared"]
+    found = record["compared"]
     if found is None:
         return []
     differ = found["differences"]

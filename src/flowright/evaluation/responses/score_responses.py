@@ -323,7 +323,9 @@ async def grade_all(
         for number, text in enumerate(row.responses)
         if text is not None
     }
-    kept = journal.decoded(lambda said: Grade(said["value"], said["share"]), samples)
+    kept = journal.decoded(
+        lambda kept_grade: Grade(kept_grade["value"], kept_grade["share"]), samples
+    )
 
     async def grade(key: str) -> Grade:
         row, text = samples[key]

@@ -268,11 +268,11 @@ def _scores(answer: ProbeResult) -> tuple[float, float] | None:
 def stability(answers: Sequence[ProbeResult], repeats: int, resampler: Resampler) -> Estimate:
     """Return the share of items whose ``repeats`` verdicts agree, among those with as many
     verdicts."""
-    said: dict[str, list[ProbeResult]] = {}
+    by_item: dict[str, list[ProbeResult]] = {}
     for answer in answers:
         if answer.verdict.correct is not None:
-            said.setdefault(answer.probe.item.id, []).append(answer)
-    whole = [several for several in said.values() if len(several) == repeats]
+            by_item.setdefault(answer.probe.item.id, []).append(answer)
+    whole = [several for several in by_item.values() if len(several) == repeats]
     questions = [several[0].probe.item.question for several in whole]
     same = [float(len({answer.verdict.correct for answer in several}) == 1) for several in whole]
     return _average(resampler, questions, same, SHARE)

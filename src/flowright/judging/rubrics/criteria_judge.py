@@ -17,7 +17,7 @@ from flowright.judging.attempts import RetryingAsker
 from flowright.judging.llm_judge import LlmJudge, Questions
 from flowright.judging.parsing import Form
 from flowright.judging.payloads import prompt_text, whole_characters
-from flowright.judging.schemas import Field, Reading
+from flowright.judging.schemas import Field, ReadReply
 from flowright.judging.verdict import Criterion, Judge, JudgeQuery, Verdict
 from flowright.judging.wrappers import NO_ANSWER, STEERABLE
 from flowright.llm.chat import ChatModel
@@ -132,13 +132,13 @@ if it is false. Your reasons may follow."""
 _REASON_CHARS = 2_000
 
 
-def read_verdict(text: str, form: Form, fields: Sequence[Field]) -> Reading:
+def read_verdict(text: str, form: Form, fields: Sequence[Field]) -> ReadReply:
     """Read the one field of a reply that begins with ``[[1]]`` or ``[[0]]``, in any form."""
     verdict = read_bracketed(text)
     if verdict is not None:
-        return Reading({fields[0].key: verdict}, text.strip()[:_REASON_CHARS])
+        return ReadReply({fields[0].key: verdict}, text.strip()[:_REASON_CHARS])
     why = f"it begins with {text.strip()[:80]!r}, not with [[1]] or [[0]] alone"
-    return Reading({}, why, "no_verdict" if text.strip() else "empty")
+    return ReadReply({}, why, "no_verdict" if text.strip() else "empty")
 
 
 class BracketJudge:

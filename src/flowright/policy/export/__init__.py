@@ -1,1 +1,1 @@
-"""A trained model as an ordinary Hugging Face folder, whoever trained it."""
+"""Export of a trained model as an ordinary Hugging Face folder."""

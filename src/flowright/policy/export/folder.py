@@ -1,5 +1,5 @@
-"""The files of an exported folder: weights, config, and what surrounds a model, which is copied as
-it is. What the files hold is settled before (:mod:`flowright.policy.export.model`).
+"""An exported folder: its weights and config, the files that are copied as they are, the comparison
+with its source, the model card, and the upload to the Hugging Face hub.
 """
 
 import gc
@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 import torch
-from huggingface_hub import HfApi
+from huggingface_hub import HfApi, ModelCardData
 from huggingface_hub.errors import (
     HfHubHTTPError,
     HFValidationError,
@@ -26,16 +26,102 @@ from flowright.policy.export.model import Export, class_of, padding_rows, with_a
 from flowright.policy.export.weights import Adapter, write, write_adapter
 from flowright.runs.checkpoints import sha256_of
 
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
 TOKENS = 16
 _TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.02}
-"""Of the largest number: what rounding can do over many layers. An adapter added with another scale
-or beside another layer is further off."""
+"""Share of the largest output that rounding over many layers may change. An adapter added with
+another scale or to another layer changes more."""
+
+_COPIED = (
+    *("generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model"),
+    *("special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt"),
+    *("chat_template.jinja", "chat_template.json", "preprocessor_config.json"),
+)
+
+_ON_CARD = (
+    *("environment", "seed", "strategy_model", "train_dataset", "val_dataset"),
+    *("policy.train", "policy.quantised", "policy.lora", "policy.dtype"),
+    *("policy.max_prompt_tokens", "policy.max_new_tokens"),
+    *("grpo.steps", "grpo.loss", "grpo.learning_rate", "grpo.prompts_per_step"),
+    *("grpo.group_size", "grpo.kl_coefficient", "judging"),
+)
+"""Configuration keys that describe how the weights came about; no address and no key is among
+them."""
+
+TOKEN = "HF_TOKEN"
+
+
+def dtype_of(export: Export, wanted: str | None) -> torch.dtype:
+    """Return the precision to write: ``wanted``, else the config's, else that of the weights.
+    Raises RunError for any other than DTYPES."""
+    config = export.config
+    inner = config.get("text_config") or {}
+    keys = [(some, key) for some in (config, inner) for key in ("dtype", "torch_dtype")]
+    name = wanted or next((some[key] for some, key in keys if some.get(key)), None)
+    if name is None:
+        name = str(next(iter(export.weights.values()))().dtype).removeprefix("torch.")
+    if name not in DTYPES:
+        raise RunError(f"the config has dtype {name}; give --dtype {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def fill(
+    export: Export, folder: Path, dtype: torch.dtype, most_bytes: int, alone: bool, kept: bool
+) -> Sequence[str]:
+    """Write all files but the card into ``folder``; ``alone``: an adapter without its base;
+    ``kept``: in the precision that it was trained in. Returns notes on the tokenizer. Raises
+    RunError and OSError."""
+    adapter = export.adapter
+    if alone:
+        assert adapter is not None
+        write_adapter(adapter, folder, export.base, None if kept else dtype)
+    else:
+        write(export.weights, folder, dtype, most_bytes)
+        text = json.dumps(_with_dtype(export.config, dtype), indent=2) + "\n"
+        (folder / "config.json").write_text(text, encoding="utf-8")
+        if adapter is not None:
+            write_adapter(adapter, folder / "lora_adapter", export.base)
+    for name in _COPIED:
+        there = [place / name for place in export.about if (place / name).is_file()]
+        if there and not (alone and name == "generation_config.json"):
+            shutil.copyfile(there[0], folder / name)
+    return _tokenizer_notes(folder, export)
+
+
+def _with_dtype(config: Mapping[str, Any], dtype: torch.dtype) -> Mapping[str, Any]:
+    """Set the dtype under the keys that a config has; transformers before 5 reads
+    ``torch_dtype``."""
+    name = str(dtype).removeprefix("torch.")
+    keys = [key for key in ("dtype", "torch_dtype") if key in config] or ["dtype"]
+    changed = {**config, **dict.fromkeys(keys, name)}
+    for section, values in config.items():
+        if isinstance(values, dict):
+            inner = {key: name for key in ("dtype", "torch_dtype") if key in values}
+            changed[section] = {**values, **inner}
+    return changed
+
+
+def _tokenizer_notes(folder: Path, export: Export) -> Sequence[str]:
+    if not (folder / "tokenizer_config.json").is_file():
+        return ["no tokenizer was there: the base's is needed to load this"]
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    except (OSError, ValueError) as error:
+        first = str(error).strip().splitlines()[0]
+        return [f"its tokenizer cannot be loaded here ({first}); it is copied as it was"]
+    notes: list[str] = []
+    if tokenizer.chat_template is None:
+        notes.append("the tokenizer has no chat template")
+    if rows := padding_rows(export.config, len(tokenizer)):
+        notes.append(f"{rows} rows of the embedding are padding: no token has them")
+    return notes
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """``largest``: between the outputs; ``of``: the largest of the source's. ``what``: logits or
-    scores."""
+    """The largest difference between the outputs of source and folder, of outputs up to ``of``.
+    ``what``: logits or scores."""
 
     largest: float
     of: float
@@ -45,16 +131,17 @@ class Difference:
 def compare(
     export: Export, folder: Path, dtype: torch.dtype, adapter: Adapter | None
 ) -> Difference:
-    """Of the source and of ``folder``, in the precision that was written. ``adapter``: what of the
-    folder is one, alone (the base is the source's) or beside the weights in ``lora_adapter/``.
-    Raises RunError where they differ by more than rounding, or where the folder lacks weights."""
+    """Load the source and then ``folder`` in the precision that was written, and compare their
+    outputs for the same tokens. ``adapter``: the one in the folder, alone (on the source's base) or
+    beside the weights in ``lora_adapter/``. Raises RunError if they differ by more than rounding,
+    or the folder lacks weights."""
     theirs = _outputs(lambda: export.load(dtype))
     ours = _outputs(lambda: _loaded(export, folder, dtype, adapter))
     largest, of = float((theirs - ours).abs().max()), float(theirs.abs().max())
     if not largest <= _TOLERANCE[dtype] * max(of, 1e-6):
         raise RunError(
-            f"{folder.name.removesuffix('.part')}: not written: what was to be in it differs from "
-            f"its source by {largest:.3g}, of outputs up to {of:.3g}; please report this"
+            f"{folder.name.removesuffix('.part')}: not written: it would differ from its source by "
+            f"{largest:.3g}, of outputs up to {of:.3g}; please report this"
         )
     scores = "ForCausalLM" not in export.kind.architectures[0]
     return Difference(largest, of, "scores" if scores else "logits")
@@ -66,19 +153,18 @@ def _loaded(export: Export, folder: Path, dtype: torch.dtype, adapter: Adapter |
     model, info = class_of(export.kind).from_pretrained(
         folder, dtype=dtype, output_loading_info=True
     )
-    for key, what in (("missing_keys", "lacks"), ("unexpected_keys", "has no place for")):
+    for key, problem in (("missing_keys", "lacks"), ("unexpected_keys", "has no place for")):
         if info.get(key):
             raise RunError(
-                f"not written: {class_of(export.kind).__name__} {what} {sorted(info[key])[0]} "
+                f"not written: {class_of(export.kind).__name__} {problem} {sorted(info[key])[0]} "
                 f"({len(info[key])} in all); the source is of another model or not whole"
             )
-    if adapter is None:
-        return model
-    return with_adapter(model, folder / "lora_adapter")
+    return model if adapter is None else with_adapter(model, folder / "lora_adapter")
 
 
 def _outputs(load: Callable[[], Any]) -> Tensor:
-    """[..., labels or vocabulary] of tokens spread over the vocabulary. The model goes after it."""
+    """Return [..., labels or vocabulary] of tokens spread over the vocabulary, and free the
+    model."""
     try:
         model = load().eval()
     except (RuntimeError, ValueError) as error:
@@ -93,97 +179,9 @@ def _outputs(load: Callable[[], Any]) -> Tensor:
     return outputs
 
 
-DTYPES = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
-_AROUND = (
-    *("generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model"),
-    *("special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt"),
-    *("chat_template.jinja", "chat_template.json", "preprocessor_config.json"),
-)
-
-
-def dtype_of(export: Export, asked: str | None) -> torch.dtype:
-    """The precision that is written: what is asked for, else what the config says, else that of
-    the weights. Raises RunError for one that is not written here."""
-    config = export.config
-    inner = config.get("text_config") or {}
-    keys = [(some, key) for some in (config, inner) for key in ("dtype", "torch_dtype")]
-    said = asked or next((some[key] for some, key in keys if some.get(key)), None)
-    if said is None:
-        said = str(next(iter(export.weights.values()))().dtype).removeprefix("torch.")
-    if said not in DTYPES:
-        raise RunError(f"the config says {said}; give --dtype {', '.join(DTYPES)}")
-    return DTYPES[said]
-
-
-def fill(
-    export: Export, folder: Path, dtype: torch.dtype, most_bytes: int, alone: bool, kept: bool
-) -> Sequence[str]:
-    """Put all files but the card into ``folder``; ``alone``: an adapter and no weights beside it;
-    ``kept``: in the precision that it was trained in. Returns what there is to say of the
-    tokenizer. Raises RunError and OSError."""
-    adapter = export.adapter
-    if alone:
-        assert adapter is not None
-        write_adapter(adapter, folder, export.base, None if kept else dtype)
-    else:
-        write(export.weights, folder, dtype, most_bytes)
-        text = json.dumps(_with_dtype(export.config, dtype), indent=2) + "\n"
-        (folder / "config.json").write_text(text, encoding="utf-8")
-        if adapter is not None:
-            write_adapter(adapter, folder / "lora_adapter", export.base)
-    for name in _AROUND:
-        there = [place / name for place in export.about if (place / name).is_file()]
-        if there and not (alone and name == "generation_config.json"):
-            shutil.copyfile(there[0], folder / name)
-    return _tokenizer(folder, export)
-
-
-def _with_dtype(config: Mapping[str, Any], dtype: torch.dtype) -> Mapping[str, Any]:
-    """Under the key that the config has; versions of transformers before 5 read the older one."""
-    said = str(dtype).removeprefix("torch.")
-    keys = [key for key in ("dtype", "torch_dtype") if key in config] or ["dtype"]
-    changed = {**config, **dict.fromkeys(keys, said)}
-    for name, section in config.items():
-        if isinstance(section, dict):
-            inner = {key: said for key in ("dtype", "torch_dtype") if key in section}
-            changed[name] = {**section, **inner}
-    return changed
-
-
-def _tokenizer(folder: Path, export: Export) -> Sequence[str]:
-    """What is to be known of it: that there is none, no chat template, rows without a token."""
-    if not (folder / "tokenizer_config.json").is_file():
-        return ["no tokenizer was there: give the base's to whoever loads this"]
-    try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(folder)
-    except (OSError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
-        return [f"its tokenizer cannot be loaded here ({first}); it is copied as it was"]
-    notes: list[str] = []
-    if tokenizer.chat_template is None:
-        notes.append("the tokenizer has no chat template")
-    if rows := padding_rows(export.config, len(tokenizer)):
-        notes.append(f"{rows} rows of the embedding are padding: no token has them")
-    return notes
-
-
-_TOLD = (
-    *("environment", "seed", "strategy_model", "train_dataset", "val_dataset"),
-    *("policy.train", "policy.quantised", "policy.lora", "policy.dtype"),
-    *("policy.max_prompt_tokens", "policy.max_new_tokens"),
-    *("grpo.steps", "grpo.loss", "grpo.learning_rate", "grpo.prompts_per_step"),
-    *("grpo.group_size", "grpo.kl_coefficient", "judging"),
-)
-"""Of a run's configuration: what says how the weights came about. Addresses and keys do not."""
-
-
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Of one export, for its card."""
+    """An export as its card describes it. ``run``: the run's configuration."""
 
     title: str
     source: str
@@ -200,17 +198,18 @@ class Facts:
 
 
 def card(facts: Facts, files: Sequence[Path]) -> str:
-    """Markdown. ``files``: what the folder holds, whose hashes are told."""
-    base = _shown(facts.base) if facts.base else "unknown"
-    head = ["---", "library_name: transformers"]
-    if facts.base and not PurePath(facts.base).is_absolute() and facts.base.count("/") == 1:
-        head.append(f"base_model: {facts.base}")
-    if facts.licence:
-        head.append(f"license: {facts.licence}")
+    """Return ``README.md``, the hub's model card, with the hashes of ``files``. It may be made
+    public, so no folder of this machine is in it."""
+    hub_base = facts.base if facts.base and _shown(facts.base) == facts.base else None
+    head = ModelCardData(
+        library_name="transformers",
+        base_model=hub_base if hub_base and "/" in hub_base else None,
+        license=facts.licence,
+    )
     difference = facts.difference
     rows = {
-        "base": base,
-        "licence of the base": facts.licence or "unknown: its config does not say",
+        "base": _shown(facts.base) if facts.base else "unknown",
+        "licence of the base": facts.licence or "unknown: not in its config",
         "trained": facts.trained,
         "from": facts.source,
         "written": f"{facts.form}, {facts.dtype}, {facts.date}",
@@ -218,19 +217,21 @@ def card(facts: Facts, files: Sequence[Path]) -> str:
         "against its source": f"largest difference of {difference.what} {difference.largest:.3g}, "
         f"of up to {difference.of:.3g}",
     }
-    lines = [*head, "---", "", f"# {facts.title}", "", "| | |", "| --- | --- |"]
-    lines += [f"| {name} | {_cell(value)} |" for name, value in rows.items()]
+    lines = ["---", head.to_yaml(), "---", "", f"# {facts.title}", "", "| | |", "| --- | --- |"]
+    for name, value in rows.items():
+        cell = value.replace("|", "\\|").replace("\n", " ")
+        lines.append(f"| {name} | {cell} |")
     lines += ["", *(f"- {note}" for note in facts.notes), ""] if facts.notes else [""]
-    if told := _told(facts.run):
-        lines += ["## Configuration", "", "```json", json.dumps(told, indent=2), "```", ""]
+    if run := _configuration(facts.run):
+        lines += ["## Configuration", "", "```json", json.dumps(run, indent=2), "```", ""]
     lines += ["## Files", "", "| file | bytes | SHA-256 |", "| --- | --- | --- |"]
     lines += [f"| {file.name} | {file.stat().st_size} | {sha256_of(file)} |" for file in files]
     return "\n".join([*lines, ""])
 
 
-def _told(run: Mapping[str, Any]) -> Mapping[str, Any]:
+def _configuration(run: Mapping[str, Any]) -> Mapping[str, Any]:
     found: dict[str, Any] = {}
-    for path in _TOLD:
+    for path in _ON_CARD:
         value: Any = run
         for key in path.split("."):
             value = value.get(key) if isinstance(value, Mapping) else None
@@ -248,19 +249,13 @@ def _without_folders(value: Any) -> Any:
 
 
 def _shown(name: str) -> str:
-    """A path by its last part; a name of the hub as it is."""
+    """Return a path's last part; a name of the hub as it is."""
     return PurePath(name).name if name.startswith((".", "/", "~")) or name.count("/") > 1 else name
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
-
-
-TOKEN = "HF_TOKEN"
-
-
 def hub_token(environment: Mapping[str, str] = os.environ) -> str:
-    """Raises UserError where there is none."""
+    """Return the token of the environment; one that is kept on the machine may be another user's.
+    Raises UserError if there is none."""
     token = environment.get(TOKEN, "").strip()
     if not token:
         raise UserError(f"--push-to-hub: {TOKEN} is not set; export a token that may write")
@@ -268,8 +263,8 @@ def hub_token(environment: Mapping[str, str] = os.environ) -> str:
 
 
 def push(folder: Path, name: str, token: str, endpoint: str | None = None) -> str:
-    """Upload a folder as the repository ``name``, private where it is new. Its address. Raises
-    RunError for what the hub refuses or where it is not to be had; the folder stays."""
+    """Upload a folder as the repository ``name``, private if it is new; return its address. Raises
+    RunError if the hub refuses or cannot be reached; the folder stays."""
     api = HfApi(endpoint=endpoint, token=token)
     try:
         made = api.create_repo(name, private=True, exist_ok=True)

@@ -1,10 +1,10 @@
-"""What several processes wrote of one model: files ``model_world_size_W_rank_R.pt``, as verl's FSDP
-leaves them, and the whole tensors that their parts come to. No LoRA and no names of layers here.
+"""A model in files ``model_world_size_W_rank_R.pt``, as verl's FSDP leaves them, put together.
 
-A file is a state dict: tensors that say how they were split (DTensor, of PyTorch's FSDP2 and newer
-FSDP1; ShardedTensor, of older FSDP1), or plain ones, which were split along their first dimension.
-Files are mapped into memory, so that one tensor at a time is read. Of what they pickle, only
-tensors and the classes that say how these were split are let in: nothing of a file is run.
+A file is a state dict of tensors that say how they were split (DTensor, of PyTorch's FSDP2 and
+newer FSDP1; ShardedTensor, of older FSDP1) or of plain ones, split along their first dimension.
+Files are mapped into memory, and one tensor at a time is read. Only tensors and the classes that
+describe their split are unpickled: nothing of a file is run. ShardedTensor is read by stand-ins,
+which keep what was pickled: torch's class needs a group of processes, and is about to be dropped.
 """
 
 import logging
@@ -12,7 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -27,25 +27,25 @@ from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 from flowright.core.errors import RunError
 from flowright.policy.export.weights import Weights
 
-_ROOM = "torch.distributed._shard"
+_NAME = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
 
 
 class Record:
-    """What was kept of any object: its arguments and its state."""
+    """Stands in for any object: its arguments and its state."""
 
     def __init__(self, *arguments: Any) -> None:
         self.arguments = arguments
         self.fields: dict[str, Any] = {}
 
     def __setstate__(self, state: Any) -> None:
-        """A dict, the pair of dict and slots, or a tuple that nobody needs here."""
+        """Keep a dict, or the pair of dict and slots; a tuple of other things is not needed."""
         for some in state if isinstance(state, tuple) else (state,):
             if isinstance(some, dict):
                 self.__dict__.setdefault("fields", {}).update(some)
 
 
-class Pieces(Tensor):
-    """One rank's parts of a tensor: each with where it begins in the whole one."""
+class ShardParts(Tensor):
+    """Stands in for a ShardedTensor: one rank's parts, each with its offset in the whole tensor."""
 
     local: Sequence[Record]
     whole_size: tuple[int, ...]
@@ -58,34 +58,18 @@ class Pieces(Tensor):
         self.local, metadata, *_ = state
         self.whole_size = tuple(metadata.fields["size"])
 
-    @staticmethod
-    def whole(ranks: Sequence["Pieces"]) -> Tensor:
-        """All ranks' parts in their places. Raises ValueError where they leave a gap or overlap."""
-        first = ranks[0]
-        parts = [piece.fields for rank in ranks for piece in rank.local]
-        whole = torch.empty(first.whole_size, dtype=first.dtype)
-        for part in parts:
-            begins = part["metadata"].fields["shard_offsets"]
-            place = tuple(
-                slice(begin, begin + length)
-                for begin, length in zip(begins, part["tensor"].shape, strict=True)
-            )
-            whole[place] = part["tensor"]
-        if sum(part["tensor"].numel() for part in parts) != whole.numel():
-            raise ValueError(f"its parts do not come to {first.whole_size}")
-        return whole
 
-
-def nested_class(_owner: object, _name: str) -> type[Record]:
-    """In the place of ``getattr``, by which a class within a class is pickled."""
+def record_class(_owner: object, _name: str) -> type[Record]:
+    """Stands in for ``getattr``, by which a class within a class is pickled."""
     return Record
 
 
-CLASSES: list[Any] = [
-    (Pieces, f"{_ROOM}.sharded_tensor.api.ShardedTensor"),
-    (nested_class, "builtins.getattr"),
+_SHARD = "torch.distributed._shard"
+_CLASSES: list[Any] = [
+    (ShardParts, f"{_SHARD}.sharded_tensor.api.ShardedTensor"),
+    (record_class, "builtins.getattr"),
     *(
-        (Record, f"{_ROOM}.{name}")
+        (Record, f"{_SHARD}.{name}")
         for name in (
             "sharded_tensor.shard.Shard",
             "sharded_tensor.metadata.ShardedTensorMetadata",
@@ -97,13 +81,7 @@ CLASSES: list[Any] = [
         )
     ),
     (Record, "torch.distributed.remote_device._remote_device"),
-]
-"""What its files name, each with its stand-in; for ``torch.serialization.safe_globals``."""
-
-
-_NAME = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
-
-_OLDER: list[Any] = [
+    # The classes of DTensor under their names before PyTorch 2.5.
     (DTensor, "torch.distributed._tensor.api.DTensor"),
     (DTensor, "torch.distributed.tensor._api.DTensor"),
     (DeviceMesh, "torch.distributed._tensor.device_mesh.DeviceMesh"),
@@ -113,16 +91,16 @@ _OLDER: list[Any] = [
         for kind in (Shard, Replicate, DTensorSpec, TensorMeta)
     ),
 ]
-"""Where PyTorch had these classes before version 2.5."""
+"""Allowed classes beside torch's own, by the names in a file; for ``safe_globals``."""
 
 
 def is_sharded(folder: Path) -> bool:
-    """Whether a folder holds such files."""
+    """Return whether a folder holds such files."""
     return any(_NAME.fullmatch(path.name) for path in folder.glob("model_world_size_*.pt"))
 
 
 def shard_files(folder: Path) -> list[Path]:
-    """The file of each rank, in their order. Raises RunError where one is missing or too many."""
+    """Return the file of each rank, in order. Raises RunError for a missing or a surplus one."""
     found: dict[int, dict[int, Path]] = defaultdict(dict)
     for path in folder.glob("model_world_size_*.pt"):
         if name := _NAME.fullmatch(path.name):
@@ -141,40 +119,48 @@ def shard_files(folder: Path) -> list[Path]:
         )
     if surplus := sorted(files.keys() - set(range(size))):
         raise RunError(
-            f"{files[surplus[0]]}: there is no rank {surplus[0]} among {size}; take the file away"
+            f"{files[surplus[0]]}: there is no rank {surplus[0]} among {size}; remove the file"
         )
     return [files[rank] for rank in range(size)]
 
 
 def whole_weights(folder: Path, shapes: Mapping[str, Sequence[int]]) -> Weights:
-    """Every tensor of a folder's files, put together when it is read. ``shapes``: the sizes that
-    the model has, which tell plain tensors that were split from those that every rank has whole;
-    without one, a tensor that is the same on all ranks is whole.
-    Raises RunError for files that do not belong together or hold what is not read here."""
+    """Return every tensor of a folder's files, put together when it is read.
+
+    ``shapes``: the model's sizes, by which plain tensors that were split are known from those that
+    every rank has whole; without one, a tensor that is the same on all ranks is whole. Raises
+    RunError for files that do not belong together or hold anything else.
+    """
     files = shard_files(folder)
-    ranks = [_opened(file) for file in files]
+    ranks = [_load_file(file) for file in files]
     for file, state in zip(files[1:], ranks[1:], strict=True):
         if alone := sorted(state.keys() ^ ranks[0].keys()):
             raise RunError(
                 f"{file}: {alone[0]} is not in all of the files; they are of different trainings"
             )
     return {
-        name: _Split(str(folder), name, tuple(state[name] for state in ranks), shapes.get(name))
+        name: partial(_whole, folder, name, [state[name] for state in ranks], shapes.get(name))
         for name in ranks[0]
     }
 
 
-def _opened(file: Path) -> dict[str, Tensor]:
+def _load_file(file: Path) -> dict[str, Tensor]:
     try:
-        with safe_globals([*_OLDER, *CLASSES]), _quiet():
+        with safe_globals(_CLASSES), _no_mesh_warnings():
             state = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except UnpicklingError as error:
-        raise RunError(f"{file}: {_foreign(file)}") from error
+        with safe_globals(_CLASSES):
+            names = sorted(get_unsafe_globals_in_checkpoint(file))
+        content = f"holds {', '.join(names[:4])}" if names else "holds more than tensors"
+        raise RunError(
+            f"{file}: {content}, which is not unpickled here because a file could run anything by "
+            "it; merge it where it was written (python -m verl.model_merger merge --backend fsdp) "
+            "and give the folder that this leaves"
+        ) from error
     except (RuntimeError, EOFError, ValueError) as error:
         first = (str(error).strip().splitlines() or ["empty"])[0][:200]
-        raise RunError(f"{file}: not a whole file of torch.save ({first}); copy it again") from (
-            error
-        )
+        message = f"{file}: not a whole file of torch.save ({first}); copy it again"
+        raise RunError(message) from error
     if not isinstance(state, dict) or not state:
         raise RunError(f"{file}: not a state dict; give the files that verl's FSDP wrote")
     if other := [name for name, value in state.items() if not isinstance(value, Tensor)]:
@@ -182,21 +168,9 @@ def _opened(file: Path) -> dict[str, Tensor]:
     return state
 
 
-def _foreign(file: Path) -> str:
-    """Why a file is not opened, and what to do."""
-    with safe_globals([*_OLDER, *CLASSES]):
-        names = sorted(get_unsafe_globals_in_checkpoint(file))
-    what = f"holds {', '.join(names[:4])}" if names else "holds more than tensors"
-    return (
-        f"{what}, which is not unpickled here because a file could run anything by it; merge it "
-        "where it was written (python -m verl.model_merger merge --backend fsdp) and give the "
-        "folder that this leaves"
-    )
-
-
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """No process group is meant to be there: torch warns of that once for each rank."""
+def _no_mesh_warnings() -> Iterator[None]:
+    """Silence torch's warning of a mesh without a process group, once for each rank."""
     logger = logging.getLogger("torch.distributed.device_mesh")
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -206,81 +180,80 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(before)
 
 
-@dataclass(frozen=True, slots=True)
-class _Split:
-    """One tensor of all ranks; called, the whole of it."""
-
-    folder: str
-    name: str
-    parts: tuple[Tensor, ...]
-    shape: Sequence[int] | None
-
-    def __call__(self) -> Tensor:
-        first = self.parts[0]
-        if len({type(part) for part in self.parts}) > 1:
-            raise self._error("is split in some of the files and not in others")
+def _whole(
+    folder: Path, name: str, parts: Sequence[Any], model_shape: Sequence[int] | None
+) -> Tensor:
+    """Put one tensor of all ranks together."""
+    first = parts[0]
+    try:
+        if len({type(part) for part in parts}) > 1:
+            raise ValueError("is split in some of the files and not in others")
         if isinstance(first, DTensor):
-            whole, shape = self._placed(), tuple(first.shape)
-        elif isinstance(first, Pieces):
-            try:
-                return Pieces.whole([part for part in self.parts if isinstance(part, Pieces)])
-            except ValueError as error:
-                raise self._error(str(error)) from error
-        else:
-            whole, shape = self._plain(), None
-        if shape is not None and tuple(whole.shape) != shape:
-            raise self._error(f"its parts come to {tuple(whole.shape)}, it was {shape}")
-        return whole
+            return _placed(parts)
+        if isinstance(first, ShardParts):
+            return _sharded(parts)
+        return _plain(parts, None if model_shape is None else tuple(model_shape))
+    except ValueError as error:
+        raise RunError(f"{folder}: {name}: {error}") from error
 
-    def _placed(self) -> Tensor:
-        """As its placements say: one for each dimension of the mesh of ranks, the first of which
-        was split first."""
-        specs: list[Any] = [part._spec for part in self.parts if isinstance(part, DTensor)]
-        spec = specs[0]
-        placements = tuple(spec.placements)
-        if any(tuple(other.placements) != placements for other in specs):
-            raise self._error("is split in several ways")
-        for placement in placements:
-            if type(placement) not in (Shard, Replicate):
-                raise self._error(
-                    f"is placed as {placement}, of tensor parallelism or a sum that was not made; "
-                    "merge it where it was written"
-                )
-        mesh = _mesh(spec)
-        if mesh.ndim != len(placements) or int(mesh.max()) >= len(self.parts):
-            raise self._error(f"its mesh {mesh.tolist()} is not of {len(self.parts)} ranks")
-        return self._joined(mesh, placements)
 
-    def _joined(self, ranks: Tensor, placements: Sequence[Any]) -> Tensor:
+def _placed(parts: Sequence[Any]) -> Tensor:
+    """Join DTensors by their placements: one for each dimension of the mesh of ranks, the first of
+    which was split first."""
+    specs = [part._spec for part in parts]
+    placements = tuple(specs[0].placements)
+    if any(tuple(other.placements) != placements for other in specs):
+        raise ValueError("is split in several ways")
+    for placement in placements:
+        if type(placement) not in (Shard, Replicate):
+            raise ValueError(
+                f"is placed as {placement}, of tensor parallelism or a sum that was not made; "
+                "merge it where it was written"
+            )
+    older = vars(specs[0].mesh).get("mesh")  # before PyTorch 2.10 it was an attribute
+    mesh = specs[0].mesh.mesh if older is None else older
+    if mesh.ndim != len(placements) or int(mesh.max()) >= len(parts):
+        raise ValueError(f"its mesh {mesh.tolist()} is not of {len(parts)} ranks")
+
+    def joined(ranks: Tensor, placements: Sequence[Any]) -> Tensor:
         if not placements:
-            part: Any = self.parts[int(ranks)]
-            return part._local_tensor
+            return parts[int(ranks)]._local_tensor
         placement, *inner = placements
         if isinstance(placement, Replicate):
-            return self._joined(ranks[0], inner)
-        return torch.cat([self._joined(some, inner) for some in ranks], dim=placement.dim)
+            return joined(ranks[0], inner)
+        return torch.cat([joined(some, inner) for some in ranks], dim=placement.dim)
 
-    def _plain(self) -> Tensor:
-        """Whole on every rank where it has the model's size, else split by its rows."""
-        first, *others = self.parts
-        wanted = None if self.shape is None else tuple(self.shape)
-        alike = all(torch.equal(first, other) for other in others)
-        if tuple(first.shape) == wanted or not first.ndim:
-            if not alike:
-                raise self._error("is whole in every file, and not the same")
-            return first
-        if alike and wanted is None:
-            return first
-        whole = torch.cat(self.parts)
-        if wanted is not None and tuple(whole.shape) != wanted:
-            raise self._error(f"its parts come to {tuple(whole.shape)}, the model has {wanted}")
-        return whole
-
-    def _error(self, what: str) -> RunError:
-        return RunError(f"{self.folder}: {self.name}: {what}")
+    whole = joined(mesh, placements)
+    if whole.shape != parts[0].shape:
+        raise ValueError(f"its parts come to {tuple(whole.shape)}, it was {tuple(parts[0].shape)}")
+    return whole
 
 
-def _mesh(spec: Any) -> Tensor:
-    """The ranks in the form of their mesh. Before PyTorch 2.10 it was an attribute."""
-    older = vars(spec.mesh).get("mesh")
-    return spec.mesh.mesh if older is None else older
+def _sharded(ranks: Sequence[ShardParts]) -> Tensor:
+    """Put the parts of all ranks in their places."""
+    size = ranks[0].whole_size
+    parts = [part.fields for rank in ranks for part in rank.local]
+    whole = torch.empty(size, dtype=ranks[0].dtype)
+    for part in parts:
+        offsets = part["metadata"].fields["shard_offsets"]
+        sizes = zip(offsets, part["tensor"].shape, strict=True)
+        whole[tuple(slice(start, start + length) for start, length in sizes)] = part["tensor"]
+    if sum(part["tensor"].numel() for part in parts) != whole.numel():
+        raise ValueError(f"its parts do not come to {size}")
+    return whole
+
+
+def _plain(parts: Sequence[Tensor], wanted: tuple[int, ...] | None) -> Tensor:
+    """Return a tensor of the model's size as it is, if it is alike on all ranks; join rows else."""
+    first, *others = parts
+    alike = all(torch.equal(first, other) for other in others)
+    if tuple(first.shape) == wanted or not first.ndim:
+        if not alike:
+            raise ValueError("is whole in every file, and not the same")
+        return first
+    if alike and wanted is None:
+        return first
+    whole = torch.cat(list(parts))
+    if wanted is not None and tuple(whole.shape) != wanted:
+        raise ValueError(f"its parts come to {tuple(whole.shape)}, the model has {wanted}")
+    return whole

@@ -1,5 +1,5 @@
-"""What is to be exported, found by its files: a run or a checkpoint of this house, a peft adapter,
-a model's folder, or the files of verl's FSDP. Nothing of it is loaded.
+"""Finds what is to be exported by its files, without loading it: a run or a checkpoint of this
+package, a peft adapter, a model's folder, or the files of verl's FSDP.
 """
 
 import json
@@ -16,7 +16,7 @@ from flowright.runs.run_files import read_config
 
 
 class Kind(StrEnum):
-    """What the files of a source hold."""
+    """Content of a source."""
 
     ADAPTER = "adapter"
     MODEL = "model"
@@ -25,9 +25,9 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """``folder`` holds the weights. ``name``: what it is called for people, without the place on
-    this machine. ``run``: the configuration of its run, where there is one. ``quantised``: how the
-    base was packed while the adapter was trained. ``beside``: what else stood there and is left."""
+    """``folder`` holds the weights. ``name``: for people, without the place on this machine.
+    ``run``: the configuration of its run, if any. ``quantised``: how the base was packed while the
+    adapter was trained. ``beside``: notes on what else is there and is left out."""
 
     kind: Kind
     folder: Path
@@ -38,7 +38,8 @@ class Source:
 
 
 def find_source(path: Path) -> Source:
-    """Raises RunError for a path where nothing of that is, and for a damaged checkpoint."""
+    """Find the weights of a path. Raises RunError if there are none, and for a damaged
+    checkpoint."""
     if not path.is_dir():
         raise RunError(f"{path}: no such folder; give a run, a checkpoint or a model's folder")
     path = _newest_step(checkpoint_of(path))
@@ -71,27 +72,26 @@ def _checkpoint(path: Path) -> Source:
 
 
 def _newest_step(path: Path) -> Path:
-    """Of a training by verl; any other folder itself."""
+    """Return the newest step of a training by verl; any other folder as it is."""
     newest = path / "latest_checkpointed_iteration.txt"
     if not newest.is_file():
         return path
     step = path / f"global_step_{newest.read_text(encoding='utf-8').strip()}"
     if not step.is_dir():
-        raise RunError(f"{newest}: names {step.name}, which is not there; give a step's path")
+        raise RunError(f"{newest}: names {step.name}, which is missing; give a step's path")
     return step
 
 
 def _shards(path: Path) -> Source | None:
-    """verl's: the folder itself, or the ``actor`` of a step."""
+    """Find verl's files in the folder itself, or in the ``actor`` of a step."""
     from flowright.policy.export.shards import is_sharded
 
     roles = [role for role in ("actor", "critic") if is_sharded(path / role)]
     folder = path / roles[0] if roles else path
     if not is_sharded(folder):
         return None
-    left = tuple(f"{role}/ stands beside it: export it by its own path" for role in roles[1:])
+    left = tuple(f"{role}/ beside it is left out: export it by its own path" for role in roles[1:])
     step = folder.absolute()
     while not step.name.startswith("global_step_") and step.name:
         step = step.parent
-    name = step.name or folder.absolute().name
-    return Source(Kind.SHARDS, folder, name, beside=left)
+    return Source(Kind.SHARDS, folder, step.name or folder.absolute().name, beside=left)

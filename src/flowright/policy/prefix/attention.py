@@ -1,19 +1,17 @@
 """Attention of packed texts over the prefixes that they share: each key and value is stored once.
 
-A query sees several pieces: the prefixes that it stands behind, all of them, and its own text, up
-to itself. Each is attended to by an ordinary kernel that also gives the log-sum-exp of its scores
-(Dao et al. 2022, arXiv 2205.14135, section 3.1), and the pieces are merged by these:
+A query sees several pieces: all of the prefixes that it is behind, and its own text up to itself.
+Each is attended to by an ordinary kernel that also returns the log-sum-exp of its scores (Dao et
+al. 2022, arXiv 2205.14135, section 3.1), and the pieces are merged by these:
 
     lse = log(sum_i exp(lse_i)),    out = sum_i exp(lse_i - lse) out_i
 
 where for two pieces the second one's share is sigmoid(lse_2 - lse_1).
 
-In the backward pass every piece's kernel gets the merged ``out`` and ``lse``. From those it finds
-the probabilities of the softmax over all pieces, so that its gradients are exact. Heads that share
-keys (grouped-query attention) are folded into the queries, so that no key is copied for them.
-
-No model here, no packing: see :mod:`flowright.policy.prefix.tree`. How rows of one token attend
-while they are decoded is :mod:`flowright.policy.prefix.decoding`'s.
+In the backward pass every piece's kernel gets the merged ``out`` and ``lse``, from which it
+computes the probabilities of the softmax over all pieces, so that its gradients are exact. Heads
+that share keys (grouped-query attention) are folded into the queries, so that no key is copied for
+them.
 """
 
 from collections.abc import Sequence
@@ -28,7 +26,7 @@ from flowright.policy.layout import to_device
 from flowright.policy.prefix.kernels import QKV, Attended, Kernel, kernel_for
 
 NAME = "flowright_tree"
-"""As which transformers knows this attention."""
+"""This attention's name in transformers."""
 
 LEAST_FILLED = 0.75
 """Texts are attended to in stacks of like length; a shorter one than this share of its stack's
@@ -49,10 +47,10 @@ class PrefixBlock:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Texts of like length as rows: where their tokens stand in the pack. ``places`` of the rows,
-    flattened, hold the ``tokens`` of the pack; the ``empty`` ones point at some token, and what
-    comes of them is not used. Texts of one length, one behind the other, are a ``run`` from its
-    first token to its last: taken as they lie, not gathered."""
+    """Texts of like length as rows of a pack's token indices. ``places`` of the rows, flattened,
+    hold the ``tokens`` of the pack; the ``empty`` ones point at some token, and their results are
+    not used. Texts of one length, one behind the other, are a ``run`` of tokens, a slice of the
+    pack instead of a copy."""
 
     index: Tensor  # [texts, longest] long
     places: Tensor  # [tokens of the texts] long
@@ -61,14 +59,14 @@ class Stack:
     run: slice | None = None
 
     def rows(self, x: Tensor) -> Tensor:
-        """[H, N, ...] of the pack as [H * texts, longest, ...]."""
+        """Return the pack's [H, N, ...] as [H * texts, longest, ...]."""
         longest = self.index.shape[1]
         if self.run is not None:
             return x[:, self.run].reshape(-1, longest, *x.shape[2:])
         return x[:, self.index].flatten(0, 1)
 
     def put(self, target: Tensor, rows: Tensor) -> None:
-        """Write what :meth:`rows` is like, [H * texts, longest, ...], to the pack's [H, N, ...]."""
+        """Write [H * texts, longest, ...], the form of :meth:`rows`, to the pack's [H, N, ...]."""
         rows = rows.reshape(target.shape[0], -1, *rows.shape[2:])
         if self.run is not None:
             target[:, self.run] = rows
@@ -77,28 +75,27 @@ class Stack:
 
 
 KeysValues = tuple[Tensor, Tensor]
-"""Of one layer: keys and values [key/value heads, tokens, head size]."""
+"""Keys and values of a layer [key/value heads, tokens, head size]."""
 
 
 class Tree(Protocol):
-    """What one forward pass attends to, handed through the model as the keyword ``tree``."""
+    """The attention of one forward pass, passed through the model as the keyword ``tree``."""
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        """Queries [H, N, D], keys and values [H_kv, N, D] of a pack's tokens to [N, H, D]."""
+        """Map queries [H, N, D], keys and values [H_kv, N, D] of a pack's tokens to [N, H, D]."""
         ...
 
 
 class Pass:
-    """What one forward pass over packed texts attends to: a :class:`Tree`.
+    """The :class:`Tree` of one forward pass over packed texts.
 
-    ``stacks`` hold every token of the pack once. ``prefixes`` are keys and values by layer;
-    ``blocks`` say who sees what of them. ``kept`` receives the texts' own, by layer; take them away
-    (:meth:`take`) before anything is run backward. Where there are ``accumulators``, of the
-    prefixes' shapes, the gradients of the prefixes are added to these, in place, and autograd is
-    told of none: what adds up over many passes is written once.
+    ``stacks`` hold every token of the pack once. ``prefixes`` are keys and values by layer, seen as
+    in ``blocks``. ``kept`` receives the texts' own, by layer; :meth:`take` them before anything is
+    run backward. Gradients of the prefixes are added in place to ``accumulators`` of their shapes,
+    if there are any, and autograd gets none: a sum over many passes is written once.
 
-    No dataclass: in those that a sharded layer is given, FSDP looks for tensors with a gradient
-    (``kept``), and hands the layer a copy with others in their place.
+    Not a dataclass: FSDP would look for tensors with a gradient in one (``kept``), and pass a
+    sharded layer a copy with others in their place.
     """
 
     def __init__(
@@ -115,10 +112,10 @@ class Pass:
         self.kept: dict[int, KeysValues] | None = {}
 
     def take(self) -> list[KeysValues]:
-        """The texts' keys and values, by layer; from here on nothing is kept.
+        """Return the texts' keys and values, by layer; nothing is kept from here on.
 
-        The graph of these tensors holds this object, so while they were here it would never be
-        freed, and recomputing a layer would put its graph here, too.
+        The graph of these tensors holds this object, so if they stayed here it would never be
+        freed, and recomputing a layer would add its graph, too.
         """
         assert self.kept is not None
         kept, self.kept = self.kept, None
@@ -131,7 +128,7 @@ class Pass:
 
 
 def stacks_of(spans: Sequence[tuple[int, int]], device: torch.device) -> list[Stack]:
-    """Texts from start to stop each, some of them empty, in stacks."""
+    """Arrange texts, given by start and stop and maybe empty, in stacks."""
     ordered = sorted((span for span in spans if span[1] > span[0]), key=lambda s: s[0] - s[1])
     stacks: list[Stack] = []
     rows: list[tuple[int, int]] = []
@@ -157,7 +154,7 @@ def _stack(rows: Sequence[tuple[int, int]], device: torch.device) -> Stack:
 
 
 def _run(rows: Sequence[tuple[int, int]]) -> slice | None:
-    """The tokens of texts of one length that lie one behind the other; None of any others."""
+    """Return the tokens of texts of one length that are one behind the other; None for others."""
     first, length = rows[0][0], rows[0][1] - rows[0][0]
     expected = [(first + i * length, first + (i + 1) * length) for i in range(len(rows))]
     return slice(first, rows[-1][1]) if list(rows) == expected else None
@@ -224,48 +221,48 @@ class _Merged(torch.autograd.Function):
 
 
 def merge(one: Attended, other: Attended) -> Attended:
-    """Attention over two pieces from that over each; in float32, whatever they are in."""
+    """Merge the attention over two pieces, in float32."""
     (out, lse), (out_i, lse_i) = one, other
     share = (lse_i - lse).sigmoid()[..., None]
     return torch.lerp(out.float(), out_i.float(), share).to(out.dtype), torch.logaddexp(lse, lse_i)
 
 
 def _stacked(stack: Stack, q: Tensor, k: Tensor, v: Tensor) -> QKV:
-    """Queries, keys and values [H * texts, longest, D]. Keys are repeated for the heads that share
-    them: laid behind each other as queries, heads would lose the order of their tokens."""
+    """Return queries, keys and values [H * texts, longest, D]. Keys are repeated for the heads that
+    share them: folded into the queries, heads would lose the order of their tokens."""
     times = len(q) // len(k)
     k, v = (stack.rows(x.repeat_interleave(times, dim=0)) for x in (k, v))
     return stack.rows(q), k, v
 
 
 def _summed(gradient: Tensor, kv_heads: int, heads: int) -> Tensor:
-    """[H * texts, longest, D] over the heads that share keys: [H_kv * texts, longest, D]."""
+    """Sum [H * texts, longest, D] over the heads that share keys: [H_kv * texts, longest, D]."""
     texts = len(gradient) // heads
     split = gradient.reshape(kv_heads, heads // kv_heads, texts, *gradient.shape[1:])
     return split.sum(dim=1).flatten(0, 1)
 
 
 def _seen(block: PrefixBlock, sources: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Keys and values of a block, as they are: the heads that share them are folded into the
-    queries."""
+    """Return the keys and values of a block."""
     k, v = (s[:, block.first : block.last] for s in sources[2 + 2 * block.prefix :][:2])
     return k, v
 
 
 def _fold(x: Tensor, k: Tensor) -> Tensor:
-    """[H, N, ...] as [heads of k, H / heads of k * N, ...]."""
+    """Fold [H, N, ...] to [heads of k, H / heads of k * N, ...]."""
     return x.reshape(k.shape[0], -1, *x.shape[2:])
 
 
 def _unfolded(x: Tensor, q: Tensor) -> Tensor:
-    """Back to the heads of q."""
+    """Unfold to the heads of q."""
     return x.reshape(q.shape[0], -1, *x.shape[2:])
 
 
 def attend(
     q: Tensor, own: KeysValues, tree: Pass, layer: int, scale: float, kernel: Kernel | None = None
 ) -> Tensor:
-    """Attention [H, N, D] of packed texts, differentiable in queries, keys and values."""
+    """Return the attention [H, N, D] of packed texts, differentiable in queries, keys and
+    values."""
     sources = [*own, *(x for prefix in tree.prefixes for x in prefix[layer])]
     return _Merged.apply(kernel or kernel_for(q), tree, layer, scale, q, *sources)
 
@@ -281,7 +278,8 @@ def _tree_attention(
     tree: Tree | None = None,
     **_: object,
 ) -> tuple[Tensor, None]:
-    """As transformers calls it, with a batch of one: [1, heads, N, size] to [1, N, heads, size]."""
+    """Implement transformers' interface for a batch of one: [1, heads, N, size] to [1, N, heads,
+    size]."""
     if tree is None or attention_mask is not None or dropout:
         raise ValueError(f"{NAME} wants a tree, no mask and no dropout")
     return tree.attend(module.layer_idx, query[0], key[0], value[0], scaling)[None], None

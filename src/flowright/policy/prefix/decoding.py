@@ -1,12 +1,12 @@
-"""Decoding behind shared prefixes: completions grow by a token each, and no prefix is repeated.
+"""Decoding: completions grow by a token each, behind shared prefixes or with a model's own cache.
 
-Rows are packed, one token a row, as the learner packs its texts; they join and leave at any step,
-each as far as it is. A step's queries attend to the template in one call, to their prompt in one
-call for each prompt, and to their own tokens in one call, and these are merged as in
-:mod:`flowright.policy.prefix.attention`. A prompt with a single row has nobody to share with: it is
-written before the row's own tokens, so that one call does for all of them.
-Keys and values of template and prompts stay as the prefill left them; those of the completions are
-in one tensor, where each row has its place. No drawing here: see :mod:`flowright.policy.local`.
+Behind shared prefixes, rows are packed, one token a row, as the learner packs its texts; they join
+and leave at any step and may differ in length. A step's queries attend to the template in one call,
+to their prompt in one call for each prompt, and to their own tokens in one call, and these are
+merged as in :mod:`flowright.policy.prefix.attention`. A prompt with a single row is not shared: it
+is written before the row's own tokens, and one call attends to both. Keys and values of template
+and prompts stay as the prefill left them; those of the completions are in one tensor, with a place
+for each row.
 """
 
 import inspect
@@ -25,24 +25,22 @@ from flowright.policy.prefix.kernels import Attended, Kernel, kernel_for
 from flowright.policy.prefix.tree import Level, shared_length, tree_attention
 
 PREFILL_TOKENS = 1024
-"""Of prompts, in one forward pass; a single prompt may be longer."""
+"""Tokens of prompts in one forward pass; a single prompt may be longer."""
 
 LONG_TEMPLATE = 128
-"""Tokens; what rows with a prompt each share of a shorter one is copied to each, too: attending to
-it apart and merging takes longer."""
+"""Tokens; a shorter template is copied to each row that has a prompt of its own: attending to it
+apart and merging takes longer."""
 
 
 def apart_length(prompts: Sequence[Sequence[int]], n: int) -> int:
-    """Tokens of the template that are there once, whatever the number of rows."""
+    """Return the tokens of the template that are held once for all rows."""
     length = shared_length(prompts)
     return 0 if n == 1 and length < LONG_TEMPLATE else length
 
 
 class SharedDecoding:
-    """Rows, ``n`` for each prompt that :meth:`join`, of which each :meth:`step` takes one more
-    token. There are places for ``rows`` of up to ``room`` tokens each, ``longest`` the longest of
-    the prompts.
-    """
+    """Rows, ``n`` for each prompt that joins, which get another token at each :meth:`step`. There
+    are places for ``rows`` of up to ``room`` tokens each; ``longest``: of the prompts."""
 
     joins = True
     """Prompts may join while others are decoded."""
@@ -66,8 +64,8 @@ class SharedDecoding:
         self._positions = self._filled
 
     def join(self, prompts: Sequence[Sequence[int]]) -> Tensor:
-        """Rows for some more prompts, behind all others: the logits [prompts * n, vocab_size] of
-        their first tokens."""
+        """Add rows for more prompts behind all others; return the logits [prompts * n, vocab_size]
+        of their first tokens."""
         keys_values, hidden_P = self._prefill(prompts)
         if self._own is None:
             self._own = self._places(keys_values[0])
@@ -87,7 +85,7 @@ class SharedDecoding:
         return self._policy.head.logits(hidden_P).repeat_interleave(self._n, dim=0)
 
     def _prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[list[list[KeysValues]], Tensor]:
-        """Keys and values of the prompts behind their template; their last hidden states."""
+        """Return the prompts' keys and values behind their template; their last hidden states."""
         template = self._above
         own = [prompt[template.length :] for prompt in prompts]
         found: list[list[KeysValues]] = []
@@ -102,12 +100,12 @@ class SharedDecoding:
     def _places(self, prompt: Sequence[KeysValues]) -> Tensor:
         key, _ = prompt[0]
         self._kernel: Kernel = kernel_for(key)
-        # Places that a row has not come to are read where others are further, and multiplied by 0,
-        # which makes nothing of any number but NaN.
+        # Places behind a row's end are read, if others are longer, and multiplied by 0: any number
+        # but NaN will do.
         return key.new_zeros(len(prompt), 2, self._rows, key.shape[0], self._room, key.shape[2])
 
     def _write(self, row: int, prompt: Sequence[KeysValues]) -> None:
-        """What a row begins with: its prompt, and the template before it where it is copied."""
+        """Write the beginning of a row: its prompt, behind the template if that is copied."""
         assert self._own is not None
         for layer, own in enumerate(prompt):
             start = 0
@@ -118,7 +116,7 @@ class SharedDecoding:
                 start = stop
 
     def step(self, tokens: Tensor) -> Tensor:
-        """Feed a token to each row [rows] and get the logits [rows, vocab_size] of the next one."""
+        """Feed a token to each row [rows]; return the logits [rows, vocab_size] of the next one."""
         self._begin_step()
         hidden = self._policy.causal_lm.model(
             input_ids=tokens[None], position_ids=self._positions[None], use_cache=False, tree=self
@@ -129,7 +127,7 @@ class SharedDecoding:
         return self._policy.head.logits(hidden)
 
     def _begin_step(self) -> None:
-        """What is the same in all layers."""
+        """Compute what all layers share."""
         rows, self._used = len(self._lengths), max(self._lengths) + 1
         self._sizes = [self._owners.count(prompt) for prompt in range(len(self._prompts))]
         self._at = torch.arange(rows, device=self._filled.device)
@@ -142,8 +140,8 @@ class SharedDecoding:
             )
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Only these rows go on, in this order: the rows of a prompt one behind the other. None may
-        come to a place whose own row comes to a later one: their tokens move within the cache."""
+        """Keep only these rows, in this order, the rows of a prompt one behind the other. None may
+        move to a place whose own row moves to a later one: their tokens move within the cache."""
         assert self._own is not None
         for place, row in enumerate(rows):
             if place != row:
@@ -159,11 +157,11 @@ class SharedDecoding:
             self._owners = [still.index(owner) for owner in owners]
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        """Of one token a row, as a :class:`flowright.policy.prefix.attention.Tree`."""
+        """Attend with one token a row, as a :class:`flowright.policy.prefix.attention.Tree`."""
         assert self._own is not None
         own = self._own[layer]
         rows, heads, size = len(self._at), own.shape[2], q.shape[-1]
-        if self._unseen is None:  # all are as far
+        if self._unseen is None:  # all rows are of one length
             own[0, :rows, :, self._used - 1] = k.transpose(0, 1)
             own[1, :rows, :, self._used - 1] = v.transpose(0, 1)
         else:
@@ -173,7 +171,7 @@ class SharedDecoding:
         keys, values = own[:, :rows, :, : self._used]
         found = self._kernel.rows((q, keys, values), self._unseen, scale)
         shared = []
-        # Heads that share keys lie behind each other as queries: [kv heads, rows * times, size].
+        # Heads that share keys are folded into the queries: [kv heads, rows * times, size].
         if self._template or not self._alone:
             queries = q.transpose(0, 1).reshape(heads, -1, size)
             if not self._alone:
@@ -186,7 +184,7 @@ class SharedDecoding:
         return found[0].reshape(rows, -1, size)
 
     def _attend_to_prompts(self, layer: int, queries: Tensor, scale: float) -> Attended:
-        """Each row's attention to its prompt: [kv heads, rows * times, size]."""
+        """Return each row's attention to its prompt: [kv heads, rows * times, size]."""
         times = queries.shape[1] // len(self._owners)
         queries_P = queries.split([size * times for size in self._sizes], dim=1)
         found = [
@@ -201,18 +199,17 @@ class SharedDecoding:
 def shared_decoding(
     policy: Policy, prompts: Sequence[Sequence[int]]
 ) -> Iterator[Callable[[int, int, int, int], SharedDecoding]]:
-    """Compute what all prompts begin with. Rows for some of them are made by ``(n, rows, room,
-    longest)``."""
+    """Compute the beginning that all prompts share; yield a factory of rows for some of them, by
+    ``(n, rows, room, longest)``."""
     with tree_attention(policy):
         template = Level(policy, [prompts[0][: shared_length(prompts)]])
         yield partial(SharedDecoding, policy, template)
 
 
 class PlainDecoding:
-    """As :class:`flowright.policy.prefix.decoding.SharedDecoding`, with the model's own attention
-    and cache, which grows and repeats a prompt for each completion. For models that the other does
-    not know, such as those with sliding windows; what ``grpo.prefix_sharing: false`` samples with.
-    """
+    """The same as :class:`SharedDecoding` with the model's own attention and cache, which grows and
+    repeats a prompt for each completion. For ``grpo.prefix_sharing: false`` and other attention,
+    such as sliding windows."""
 
     joins = False
     """All prompts join at once."""
@@ -221,13 +218,13 @@ class PlainDecoding:
         self._policy, self._n = policy, n
         self._decoder, self._head = policy.causal_lm.model, policy.head
         self._cache = DynamicCache(config=policy.causal_lm.config)
-        # transformers 5.24 renamed the argument; older releases and models from a hub's own code
-        # know the other name alone.
+        # transformers 5.24 renamed the argument; older releases and models with code from the hub
+        # have the other name alone.
         takes = inspect.signature(self._decoder.forward).parameters
         self._cached = {"cache" if "cache" in takes else "past_key_values": self._cache}
 
     def join(self, prompts: Sequence[Sequence[int]]) -> Tensor:
-        """The logits [prompts * n, vocab_size] of the first tokens. Once."""
+        """Return the logits [prompts * n, vocab_size] of the first tokens. Called once."""
         device = self._policy.device
         longest = max(len(prompt) for prompt in prompts)
         ids = torch.zeros(len(prompts), longest, dtype=torch.long)
@@ -251,7 +248,7 @@ class PlainDecoding:
         return logits
 
     def step(self, tokens: Tensor) -> Tensor:
-        """Feed a token to each row [rows] and get the logits [rows, vocab_size] of the next one."""
+        """Feed a token to each row [rows]; return the logits [rows, vocab_size] of the next one."""
         self._mask = torch.cat([self._mask, self._mask.new_ones(len(tokens), 1)], dim=1)
         self._positions = self._positions + 1
         hidden = self._decoder(
@@ -264,7 +261,7 @@ class PlainDecoding:
         return self._head.logits(hidden)
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Only these rows go on."""
+        """Keep only these rows."""
         going = torch.tensor(rows, device=self._mask.device)
         self._cache.batch_select_indices(going)
         self._mask, self._positions = self._mask[going], self._positions[going]
@@ -273,7 +270,7 @@ class PlainDecoding:
 def plain_decoding(
     policy: Policy, prompts: Sequence[Sequence[int]]
 ) -> AbstractContextManager[Callable[[int, int, int, int], PlainDecoding]]:
-    """Waves are made by ``(n, rows, room, longest)``; they share nothing."""
+    """Yield a factory as :func:`shared_decoding`; its rows share nothing."""
 
     def made(n: int, rows: int, room: int, longest: int) -> PlainDecoding:
         return PlainDecoding(policy, n)

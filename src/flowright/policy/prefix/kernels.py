@@ -1,7 +1,5 @@
-"""Attention with its log-sum-exp, and the gradients of one piece of a merged softmax.
-
-The kernels of PyTorch do both, by operators that are private; public operations do the same where
-there is none. Merging is :mod:`flowright.policy.prefix.attention`'s.
+"""Attention with its log-sum-exp, and the gradients of one piece of a merged softmax, by private
+operators of PyTorch's kernels or, for other tensors, by public operations.
 """
 
 from typing import Protocol
@@ -13,7 +11,7 @@ QKV = tuple[Tensor, Tensor, Tensor]
 """Queries [heads, queries, size], keys and values [heads, keys, size]; or their gradients."""
 
 Attended = tuple[Tensor, Tensor]
-"""What a kernel gives: outputs [..., size] and the log-sum-exp of their scores [...], float32."""
+"""Outputs [..., size] and the log-sum-exp of their scores [...], float32."""
 
 
 class Kernel(Protocol):
@@ -22,8 +20,8 @@ class Kernel(Protocol):
     def forward(self, qkv: QKV, causal: bool, scale: float) -> Attended: ...
 
     def rows(self, qkv: QKV, mask: Tensor | None, scale: float) -> Attended:
-        """Of few queries each: [rows, heads, queries, size], keys and values [rows, heads, keys,
-        size], the ``mask`` [rows, 1, 1, keys] added to the scores. Has no gradients."""
+        """Attend with few queries each: [rows, heads, queries, size], keys and values [rows, heads,
+        keys, size], the ``mask`` [rows, 1, 1, keys] added to the scores. Has no gradients."""
         ...
 
     def backward(
@@ -32,7 +30,7 @@ class Kernel(Protocol):
 
 
 class PlainKernel:
-    """By public operations, on any device and in any precision; holds all scores of a piece."""
+    """Public operations, for any device and precision; holds all scores of a piece."""
 
     def forward(self, qkv: QKV, causal: bool, scale: float) -> Attended:
         q, k, v = qkv
@@ -92,10 +90,10 @@ class CpuFlashKernel:
 
 class CudaFlashKernel:
     """FlashAttention on NVIDIA GPUs from Ampere on, in half precision, by the operators that
-    PyTorch's own ring attention merges pieces with. Was not run where this was written: its shapes
-    are tested, not its numbers (``benchmarks/gpu_step.py`` checks these first).
+    PyTorch's own ring attention merges pieces with. The tests check its shapes, and
+    ``benchmarks/gpu_step.py`` its numbers, on a GPU.
 
-    Heads go in as a batch: they lie one behind the other in memory, so nothing is copied.
+    Heads go in as a batch: they are contiguous in memory, so nothing is copied.
     """
 
     def forward(self, qkv: QKV, causal: bool, scale: float) -> Attended:
@@ -106,7 +104,7 @@ class CudaFlashKernel:
         return out[:, 0], lse[:, 0]
 
     def rows(self, qkv: QKV, mask: Tensor | None, scale: float) -> Attended:
-        if mask is not None:  # which the operator does not know
+        if mask is not None:  # which the operator does not take
             return PlainKernel().rows(qkv, mask, scale)
         q, k, v = qkv
         out, lse = self.forward((q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)), False, scale)
@@ -125,7 +123,7 @@ class CudaFlashKernel:
 
 
 def kernel_for(q: Tensor) -> Kernel:
-    """The fastest kernel for tensors like this one."""
+    """Return the fastest kernel for tensors like this one."""
     if q.device.type == "cpu" and q.dtype in (torch.float32, torch.bfloat16):
         return CpuFlashKernel()
     if q.device.type == "cuda" and _cuda_flash_takes(q):
@@ -134,7 +132,7 @@ def kernel_for(q: Tensor) -> Kernel:
 
 
 def _cuda_flash_takes(q: Tensor) -> bool:
-    """FlashAttention's own limits: precision, head size, and the generation of the GPU."""
+    """Check FlashAttention's limits: precision, head size, and the generation of the GPU."""
     size = q.shape[-1]
     if q.dtype not in (torch.float16, torch.bfloat16) or size % 8 or size > 256:
         return False

@@ -1,8 +1,13 @@
-"""The levels of a tree of prefixes: template, prompts, completions, each behind those above.
+"""A step's groups through the policy, chunk by chunk, each token of a shared prefix only once.
 
-A level's texts are packed and run forward with the keys and values of the levels above, which are
-constants to it: their gradients add up in accumulators, and a level is run backward when all that
-stands behind it has been. In which order levels are run: :mod:`flowright.policy.prefix.tree`.
+The prompts of a step begin alike (the template), each continues by itself (the problem), and
+several completions stand behind each: three levels of a tree. A level's texts are packed and run
+forward with the keys and values of the levels above as constants, whose gradients add up in
+accumulators.
+
+A chunk of completions is run forward, the caller runs its loss backward, which adds to the
+accumulators of the prompts, and the chunk is freed; then the prompts are run backward from there,
+and at last the template. Memory does not grow with the number of completions.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,12 +39,12 @@ def tree_attention(policy: Policy) -> Iterator[None]:
 
 
 def shared_length(prompts: Sequence[Sequence[int]]) -> int:
-    """How many tokens all prompts begin with; 0 where it is not worth while. Each keeps at least
-    its last token, whose hidden state predicts the first of a completion."""
+    """Return how many tokens all prompts begin with; 0 if they are too few. Each prompt keeps at
+    least its last token, whose hidden state predicts the first of a completion."""
     if len(prompts) < 2:
         return 0
     ordered = [tuple(prompt) for prompt in prompts]
-    first, last = min(ordered), max(ordered)  # what these two share, all in between share
+    first, last = min(ordered), max(ordered)  # all in between share what these two share
     alike = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), None)
     length = min(len(prompt) for prompt in prompts) - 1
     length = length if alike is None else min(alike, length)
@@ -48,9 +53,9 @@ def shared_length(prompts: Sequence[Sequence[int]]) -> int:
 
 class Level:
     """Packed texts that were run forward, each behind text ``owners[i]`` of the level above. For
-    what stands behind them, each one's last hidden state is a leaf of the graph, and their keys and
-    values are constants with ``accumulators`` for their gradients; :meth:`backward` goes on from
-    these."""
+    the texts behind them, each one's last hidden state is a leaf of the graph, and their keys and
+    values are constants with ``accumulators`` for their gradients, from which :meth:`backward`
+    continues."""
 
     def __init__(
         self,
@@ -84,8 +89,8 @@ class Level:
         return self.spans[-1][1] if self.spans else 0
 
     def depth(self, text: int) -> int:
-        """Tokens from the beginning of the prompt to the end of a text: where what stands behind it
-        has its first position."""
+        """Return the tokens from the beginning of the prompt to the end of a text, which is the
+        first position behind it."""
         start, stop = self.spans[text]
         return stop - start + (self.above.depth(self.owners[text]) if self.above else 0)
 
@@ -104,8 +109,8 @@ class Level:
 def predictions(
     policy: Policy, texts: Sequence[Sequence[int]], above: Level, owners: Sequence[int]
 ) -> Tensor:
-    """Hidden states [N, hidden_size] that predict the texts' tokens: the last one of the text
-    above, then all of the text's own but the last, which is no input."""
+    """Return the hidden states [N, hidden_size] that predict the texts' tokens: the last one of the
+    text above, then all of the text's own but the last, which is no input."""
     inputs = [text[:-1] for text in texts]
     firsts = above.last_hidden[to_device(torch.tensor(owners), policy.device)]
     if not any(inputs):
@@ -116,7 +121,7 @@ def predictions(
 
 
 def _spans(texts: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
-    """Where each text stands in the pack."""
+    """Return the start and stop of each text in the pack."""
     spans: list[tuple[int, int]] = []
     stop = 0
     for text in texts:
@@ -128,7 +133,8 @@ def _spans(texts: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
 def _forward(
     policy: Policy, texts: Sequence[Sequence[int]], above: Level | None, owners: Sequence[int]
 ) -> tuple[Tensor, list[KeysValues]]:
-    """Hidden states [N, hidden_size] of packed texts, and their own keys and values by layer."""
+    """Return the hidden states [N, hidden_size] of packed texts, and their own keys and values by
+    layer."""
     spans = _spans(texts)
     ids = torch.tensor([[token for text in texts for token in text]])
     depths = [above.depth(owner) for owner in owners] if above else [0] * len(texts)
@@ -162,7 +168,7 @@ def _forward(
 def _blocks(
     spans: Sequence[tuple[int, int]], owners: Sequence[int], level: Level, prefix: int
 ) -> Iterator[PrefixBlock]:
-    """One for each run of neighbours that stand behind the same text."""
+    """Yield a block for each run of neighbours behind the same text."""
     start = 0
     for place, owner in enumerate(owners):
         if place + 1 < len(owners) and owners[place + 1] == owner:
@@ -175,7 +181,7 @@ def _blocks(
 
 
 IDLE = (0,)
-"""The text of a pass that runs only because others need this process' weights: nothing stands
+"""The text of a pass that runs only because other processes need this one's weights: nothing is
 behind it, and its gradients are 0."""
 
 
@@ -194,35 +200,35 @@ def chunks(
     groups: Sequence[PromptGroup],
     budget: int,
     sharing: bool,
-    together: bool = False,
+    whole_groups: bool = False,
 ) -> Iterator[tuple[Tensor, list[int]]]:
-    """Run every completion of the groups, some at a time: gives the hidden states [N, hidden_size]
+    """Run every completion of the groups, some at a time: yields the hidden states [N, hidden_size]
     that predict their tokens, one completion after the other, and their numbers among all of them.
 
         for hidden_N, samples in chunks(policy, groups, budget, sharing):
             loss(hidden_N, samples).backward()
 
-    Where gradients are on, run the loss of each chunk backward before you ask for the next one: a
-    prefix is run backward when the last chunk behind it has been. So a loop that is left early
-    leaves no gradient of prefixes; and until it ends, the model has no attention for other passes.
+    With gradients on, run the loss of each chunk backward before taking the next one: a prefix is
+    run backward after the last chunk behind it. So a loop that is left early leaves no gradient of
+    prefixes; until it ends, the model's attention serves no other pass.
 
     ``budget``: tokens of prompts, and of completions, that are in memory at once; a single one may
-    be longer. ``sharing`` False: with the model's own attention, on a row for each completion.
-    ``together``: a group's completions come in one chunk, as a loss that compares them needs.
-    Processes that share one model's weights call this together: they run as many passes as the one
+    be longer. ``sharing=False``: the model's own attention, on a row for each completion.
+    ``whole_groups``: a group's completions come in one chunk, for a loss that compares them.
+    Processes that share one model's weights call this together and run as many passes as the one
     with the most.
     """
     use(policy.device)
-    return (shared_chunks if sharing else plain_chunks)(policy, groups, budget, together)
+    return (shared_chunks if sharing else plain_chunks)(policy, groups, budget, whole_groups)
 
 
 def shared_chunks(
-    policy: Policy, groups: Sequence[PromptGroup], budget: int, together: bool = False
+    policy: Policy, groups: Sequence[PromptGroup], budget: int, whole_groups: bool = False
 ) -> Iterator[tuple[Tensor, list[int]]]:
-    """:func:`chunks` by shared prefixes."""
+    """Run :func:`chunks` by shared prefixes."""
     texts = [ids for group in groups for ids in group.completions]
     length = shared_length([group.prompt_ids for group in groups])
-    packs = list(_packs(groups, length, budget, together))
+    packs = list(_packs(groups, length, budget, whole_groups))
     templates, *passes = policy.peers.longest([int(length > 0), *(p.passes for p in packs)])
     packs += [_Pack([IDLE], (), 0)] * (len(passes) - len(packs))
     with tree_attention(policy):
@@ -240,28 +246,28 @@ def shared_chunks(
 
 @dataclass(frozen=True, slots=True)
 class _Pack:
-    """Prompts, without the template, that are run at once, and what stands behind them by chunk:
-    numbers of completions, and of each one's prompt within the pack."""
+    """Prompts, without the template, that are run at once, and the chunks behind them: numbers of
+    completions, and of each one's prompt within the pack."""
 
     prompts: Sequence[Sequence[int]]
     chunks: Sequence[tuple[list[int], list[int]]]
-    passes: int  # chunks that go through the model: a single token is its prompt's to predict
+    passes: int  # chunks that go through the model: a single token is predicted by its prompt
 
 
-def _units(groups: Sequence[PromptGroup], together: bool) -> Iterator[tuple[int, list[int]]]:
-    """What is not cut: a group's number, and numbers of completions of it."""
+def _units(groups: Sequence[PromptGroup], whole_groups: bool) -> Iterator[tuple[int, list[int]]]:
+    """Yield the units that are not cut: a group's number, and numbers of its completions."""
     count = 0
     for index, group in enumerate(groups):
         numbers = list(range(count, count + len(group.completions)))
-        yield from [(index, numbers)] if together else ((index, [n]) for n in numbers)
+        yield from [(index, numbers)] if whole_groups else ((index, [n]) for n in numbers)
         count += len(numbers)
 
 
 def _packs(
-    groups: Sequence[PromptGroup], length: int, budget: int, together: bool
+    groups: Sequence[PromptGroup], length: int, budget: int, whole_groups: bool
 ) -> Iterator[_Pack]:
     owned = [(index, ids) for index, group in enumerate(groups) for ids in group.completions]
-    units = list(_units(groups, together))
+    units = list(_units(groups, whole_groups))
     for some in packs_of([len(group.prompt_ids) - length for group in groups], budget):
         behind = [numbers for owner, numbers in units if some[0] <= owner <= some[-1]]
         cuts = list(packs_of([sum(len(owned[n][1]) for n in unit) for unit in behind], budget))
@@ -274,12 +280,12 @@ def _packs(
 
 
 def plain_chunks(
-    policy: Policy, groups: Sequence[PromptGroup], budget: int, together: bool = False
+    policy: Policy, groups: Sequence[PromptGroup], budget: int, whole_groups: bool = False
 ) -> Iterator[tuple[Tensor, list[int]]]:
-    """:func:`chunks` on rows of a prompt and a completion each: the reference that tests hold the
-    shared path to, and what ``grpo.prefix_sharing: false`` runs."""
+    """Run :func:`chunks` on rows of a prompt and a completion each, for ``grpo.prefix_sharing:
+    false`` and as the tests' reference for the shared path."""
     rows = [(group.prompt_ids, ids) for group in groups for ids in group.completions]
-    units = [numbers for _, numbers in _units(groups, together)]
+    units = [numbers for _, numbers in _units(groups, whole_groups)]
     lengths = [len(prompt) + len(ids) for prompt, ids in rows]
     sizes = [len(unit) * max(lengths[n] for n in unit) for unit in units]
     packs = [[n for i in pack for n in units[i]] for pack in packs_of(sizes, budget, padded=True)]
@@ -295,10 +301,10 @@ def plain_chunks(
 def plain_predictions(
     policy: Policy, rows: Sequence[tuple[Sequence[int], Sequence[int]]]
 ) -> Tensor:
-    """Hidden states [N, hidden_size] that predict the completions of (prompt, completion) rows.
-    Prompts are computed as often as they have completions."""
+    """Return the hidden states [N, hidden_size] that predict the completions of (prompt,
+    completion) rows. A prompt is computed for each of its completions."""
     layout = lay_out([(prompt, [completion]) for prompt, completion in rows])
-    # Which tokens there are, not who sees whom: the model knows of sliding windows.
+    # The mask only marks padding: the model adds causality and sliding windows.
     lengths = torch.tensor([[len(prompt) + len(completion)] for prompt, completion in rows])
     mask = torch.arange(layout.input_ids.shape[1]) < lengths
     hidden = policy.causal_lm.model(

@@ -1,1 +1,1 @@
-"""Sampling from vLLM servers that serve each step's adapter, and prove that they do."""
+"""Sampling from vLLM servers that serve each step's adapter, with proof."""

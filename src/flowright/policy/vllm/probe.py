@@ -1,9 +1,8 @@
-"""The fixed texts that a server's proof is about, and what the learner says of them. No requests
-and no judgement here.
+"""The fixed texts of a server's proof, the learner's scores of them, and an adapter of zeros for
+checks of a server.
 
-The learner's side is computed in float32 whatever its weights are kept in, one product at a time:
-what is compared with a server must not have a rounding error of its own, or a small move of the
-log-probabilities could not be told from it.
+The learner's scores are computed in float32 whatever the precision of its weights, one product at a
+time: with a rounding error of their own, they would hide a small move of the log-probabilities.
 """
 
 import secrets
@@ -15,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save as safetensors_bytes
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
@@ -24,17 +22,17 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from flowright.config.policy import LoraSection
 from flowright.core.errors import RunError
 from flowright.core.files import disk_errors, nearest
-from flowright.policy.head import WORDS_AT_ONCE, Head
+from flowright.policy.head import VOCABULARY_AT_ONCE, Head
 from flowright.policy.lora import LoraLinear
 from flowright.policy.model import Policy
-from flowright.policy.tuning import ADAPTER_FILE, lora_config
+from flowright.policy.tuning import ADAPTER_FILE, lora_config, save_tensors
 
 LONGEST = 256  # tokens of a text
 TRIAL_MOVE = (0.1, 1.5)
-"""Nats a token, root mean square: what a trial adapter changes."""
+"""Nats a token, root mean square, that a trial adapter moves the log-probabilities by."""
 _TRIAL_TRIES = 16
 
-# What is different comes first, so that nothing behind it is computed alike.
+# Their first tokens differ, so that no position behind them is computed alike.
 QUESTIONS = (
     "Natalia sold clips to 48 friends in April and half as many in May. How many altogether?",
     "Write a function first_gap(xs) that returns the smallest positive integer missing in xs.",
@@ -61,9 +59,9 @@ class Known:
     """The learner's log-probabilities [N] of the texts' tokens, one text behind the other, for one
     set of weights; float64 on the CPU. ``name`` is for people.
 
-    ``kept`` is the share of the adapter's part in a layer's output that is left where that part is
-    added to an output rounded to bfloat16 before, as vLLM's kernels do: 1 for a large adapter, 0.02
-    after a first update at a rate of 1e-5."""
+    ``kept`` is the share of the adapter's part in a layer's output that survives being added to an
+    output already rounded to bfloat16, as in vLLM's kernels: 1 for a large adapter, 0.02 after a
+    first update at a rate of 1e-5."""
 
     name: str
     scores: Tensor
@@ -71,7 +69,7 @@ class Known:
 
 
 def probe_texts(policy: Policy) -> list[list[int]]:
-    """The texts' tokens: like what is trained on, so that training moves them."""
+    """Return the texts' tokens: like the training's, so that training moves them."""
     return [
         policy.tokenizer.encode(
             f"<|im_start|>user\n{question} Write a workflow that solves problems of this kind."
@@ -83,14 +81,14 @@ def probe_texts(policy: Policy) -> list[list[int]]:
 
 
 def learner_scores(policy: Policy, texts: Sequence[Sequence[int]], name: str = "") -> Known:
-    """Log-probabilities at temperature 1 of every text's tokens but its first, by the weights as
-    they are now. One pass of the decoder, however many texts: where weights are split, all
+    """Return the log-probabilities at temperature 1 of every text's tokens but its first, by the
+    weights as they are now. One pass of the decoder for all texts: with split weights, all
     processes run it together."""
     ids = torch.nn.utils.rnn.pad_sequence(
         [torch.tensor(list(text)) for text in texts], batch_first=True
     ).to(policy.device)
     with torch.no_grad(), _Float32(), _measuring(policy) as kept:
-        # What is padded stands behind the text, where nothing looks at it.
+        # Padding is behind the text, where no token sees it.
         hidden = policy.causal_lm.model(input_ids=ids, use_cache=False).last_hidden_state.float()
         found = [
             _logprobs(policy.head, hidden[row, : len(text) - 1], ids[row, 1 : len(text)])
@@ -100,9 +98,8 @@ def learner_scores(policy: Policy, texts: Sequence[Sequence[int]], name: str = "
 
 
 def trial_scores(policy: Policy, texts: Sequence[Sequence[int]], base: Known, name: str) -> Known:
-    """What the learner says with the second halves of its adapter drawn at random, about as large
-    as moves the log-probabilities of ``base`` by ``TRIAL_MOVE``. They stay so: the caller puts the
-    adapter back."""
+    """Score the texts with the adapter's B drawn at random, in a size that moves the
+    log-probabilities of ``base`` by ``TRIAL_MOVE``. The caller restores the adapter."""
     fresh = policy.state()
     halves = [key for key in fresh if ".lora_B." in key]
     draw = torch.Generator().manual_seed(0)
@@ -125,13 +122,13 @@ def trial_scores(policy: Policy, texts: Sequence[Sequence[int]], base: Known, na
 
 def _logprobs(head: Head, hidden_N: Tensor, target_N: Tensor) -> Tensor:
     """[N] by float32 logits, a part of the vocabulary at a time."""
-    parts = [hidden_N @ words.float().T for words in head.weight.split(WORDS_AT_ONCE)]
+    parts = [hidden_N @ rows.float().T for rows in head.weight.split(VOCABULARY_AT_ONCE)]
     logits = torch.cat(parts, dim=1).mul_(head.scale)
     return logits.gather(1, target_N[:, None])[:, 0] - logits.logsumexp(1)
 
 
 class _Float32(TorchFunctionMode):
-    """Every product of what is computed in float32 with weights in half precision is float32's."""
+    """Computes every product of float32 with weights in half precision in float32."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -139,9 +136,9 @@ class _Float32(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is F.embedding:
             return func(*args, **kwargs).float()
-        given = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
+        tensors = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)]
         in_place = getattr(func, "__name__", "").endswith("_")
-        if not in_place and any(x.dtype == torch.float32 for x in given):
+        if not in_place and any(x.dtype == torch.float32 for x in tensors):
             args = tuple(map(_whole, args))
             kwargs = {name: _whole(x) for name, x in kwargs.items()}
         return func(*args, **kwargs)
@@ -169,11 +166,11 @@ def _measuring(policy: Policy) -> Iterator[_Kept]:
     """
     found = _Kept()
 
-    def look(layer: LoraLinear, given: tuple[Tensor, ...], out: Tensor) -> None:
+    def compare(layer: LoraLinear, inputs: tuple[Tensor, ...], out: Tensor) -> None:
         if layer.disable_adapters:
             return
         a, b = layer.adapter()
-        part = layer.scaling[layer.active_adapters[0]] * (given[0].float() @ a.T) @ b.T
+        part = layer.scaling[layer.active_adapters[0]] * (inputs[0].float() @ a.T) @ b.T
         base = (out - part).bfloat16().float()
         kept = (base + part).bfloat16().float() - base
         size = base.square().sum()
@@ -181,7 +178,7 @@ def _measuring(policy: Policy) -> Iterator[_Kept]:
         found.below += float(part.square().sum() / size)
 
     layers = [module for module in policy.model.modules() if isinstance(module, LoraLinear)]
-    hooks = [layer.register_forward_hook(look) for layer in layers]
+    hooks = [layer.register_forward_hook(compare) for layer in layers]
     try:
         yield found
     finally:
@@ -190,14 +187,15 @@ def _measuring(policy: Policy) -> Iterator[_Kept]:
 
 
 @contextmanager
-def empty_adapter(model: str, section: LoraSection, parent: Path) -> Iterator[Path | None]:
-    """A folder below ``parent`` with an adapter of zeros, in bfloat16, for as long as it is open;
-    it goes with every folder that was made for it. None where the model's shape is not at hand."""
+def zero_adapter(model: str, section: LoraSection, parent: Path) -> Iterator[Path | None]:
+    """Yield a folder below ``parent`` with an adapter of zeros in bfloat16, of the model's shape;
+    it is removed with every folder that was made for it. None if the model's config cannot be
+    read."""
     try:
         with torch.device("meta"):
             empty: Any = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model))
     except (OSError, ValueError):
-        yield None  # reported by who looks at the policy
+        yield None  # reported by the check of the policy
         return
     parent = parent.absolute()
     with disk_errors(parent):
@@ -210,7 +208,7 @@ def empty_adapter(model: str, section: LoraSection, parent: Path) -> Iterator[Pa
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        with suppress(OSError):  # another may have come to need it
+        with suppress(OSError):  # another process may use it by now
             while parent != stays:
                 parent.rmdir()
                 parent = parent.parent
@@ -219,14 +217,11 @@ def empty_adapter(model: str, section: LoraSection, parent: Path) -> Iterator[Pa
 def _write(folder: Path, model: nn.Module, section: LoraSection) -> None:
     """Raises OSError."""
     lora_config(section).save_pretrained(str(folder))
-    state: dict[str, torch.Tensor] = {}
+    state: dict[str, Tensor] = {}
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear) and name.rpartition(".")[2] in section.target_modules:
-            sizes = {
-                "A": (section.rank, module.in_features),
-                "B": (module.out_features, section.rank),
-            }
-            for half, size in sizes.items():
-                key = f"base_model.model.{name}.lora_{half}.weight"
-                state[key] = torch.zeros(size, dtype=torch.bfloat16)
-    (folder / ADAPTER_FILE).write_bytes(safetensors_bytes(state, {"format": "pt"}))
+            a = torch.zeros(section.rank, module.in_features, dtype=torch.bfloat16)
+            b = torch.zeros(module.out_features, section.rank, dtype=torch.bfloat16)
+            state[f"base_model.model.{name}.lora_A.weight"] = a
+            state[f"base_model.model.{name}.lora_B.weight"] = b
+    save_tensors(state, folder / ADAPTER_FILE)

@@ -1,5 +1,5 @@
-"""Does a server really sample from the adapter that was just trained? The evidence is the
-log-probabilities of fixed texts, the server's beside the learner's own. No requests here.
+"""Proof that a server samples from the adapter that was just trained, by the log-probabilities of
+fixed texts: the server's beside the learner's own.
 
 Three comparisons, over N tokens of the texts. Let L be the learner's with the adapter, B its base
 model's, S and S_B the server's for both.
@@ -9,20 +9,20 @@ model's, S and S_B the server's for both.
 2. A young adapter moves less than that. But where the arithmetic of server and learner differs, it
    does so with and without an adapter, so y = S - S_B is compared with x = L - B. The share of the
    move that the server shows, c = <y, x> / <x, x> (least squares), is 1 for the right adapter and 0
-   for none. With an earlier version's E in B's place, it is 0 where the server still has that one.
-   Nearer to the other (c < 1/2) is fatal where c's standard error puts 1/2 ``ERRORS`` from either
-   answer; else further texts are asked for, and then the evidence of versions is added up.
-3. The first comparison of all is that of a trial adapter whose move nobody can miss.
+   for none. With an earlier version's E in B's place, it is 0 if the server still has that one.
+   Nearer to the other (c < 1/2) is fatal if c's standard error puts 1/2 ``ERRORS`` from either
+   answer; else further texts are scored, and then the evidence of versions is added up.
+3. The first comparison is that of a trial adapter with a large move.
 
 The standard error is the jackknife's over tokens (HC3: MacKinnon and White 1985, equation 13;
-clusters: Liang and Zeger 1986): a token that moves most of all does not vouch for itself, and what
-the server's arithmetic does to one token in every version is counted once. P(Z > 6.25) is 2.1e-10,
+clusters: Liang and Zeger 1986): the token that moves most does not confirm itself, and the effect
+of the server's arithmetic on one token in every version is counted once. P(Z > 6.25) is 2.1e-10,
 so the 135,450 comparisons of 300 versions (each with the base model and all before it: by the
 first text, by all, and added up) end a good run with a probability below 3e-5.
 
 A server in half precision adds the adapter's part to an output that is rounded already, which
-swallows a young one (``Known.kept``). So x is what such a server can show: kept times L - B. An
-exact server shows more. Moves of less than ``ROUNDING`` are float32's own error and judge nothing.
+loses most of a young one (``Known.kept``). So x is what such a server can show: kept times L - B.
+An exact server shows more. Moves below ``ROUNDING`` are float32's own error and decide nothing.
 """
 
 from collections.abc import Collection, Sequence
@@ -43,13 +43,14 @@ ROUNDING = 3e-4
 """Nats a token, root mean square; float32 on both sides was 5e-7 to 1e-5 apart."""
 
 TRIAL_MISS = 0.2
-"""How far from 1 a trial adapter's share may be, beside its error; never nearer to 0 than to 1."""
+"""Largest distance of a trial adapter's share from 1, beyond its error; never nearer to 0 than
+1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What is to be sampled from: an adapter under its name on the servers, or the base model,
-    whose ``path`` is None. ``known`` is what the learner says of the texts with them."""
+    """Weights to sample from: an adapter under its name on the servers, or the base model, whose
+    ``path`` is None. ``known``: the learner's scores of the texts with them."""
 
     name: str
     version: int
@@ -59,7 +60,7 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What every server is asked for a proof, and the weights that its reply is held to: the base
+    """The texts of a proof, and the weights that a server's scores are compared with: the base
     model and all earlier versions. ``trial`` comes before the first of them."""
 
     texts: tuple[tuple[int, ...], ...]
@@ -69,13 +70,13 @@ class Probe:
     trial: Weights | None = None
 
     def tokens(self, texts: int) -> int:
-        """Of the first so many texts, those with a log-probability."""
+        """Return the tokens with a log-probability in the first ``texts`` texts."""
         return sum(len(text) - 1 for text in self.texts[:texts])
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """c of the module's text with its standard error, inf where nothing bounds it."""
+    """The share c with its standard error, inf if nothing bounds it."""
 
     value: float
     error: float
@@ -87,29 +88,28 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What was found: ``gap`` is mean |S - L| and ``noise`` mean |S_B - B| in nats a token,
-    ``share`` c against the base model (None where nothing moved), of which ``kept`` is what half
-    precision leaves; ``told_apart`` the number of other weights that it is certainly not, and
-    ``decided`` whether the base model is one of them. Over ``tokens``."""
+    """Result of a proof over ``tokens``: ``gap`` is mean |S - L| and ``noise`` mean |S_B - B| in
+    nats a token, ``share`` c against the base model (None if nothing moved), of which half
+    precision leaves ``kept``; ``excluded`` counts the other weights that it is certainly not, and
+    ``decided`` is true if the base model is one of them."""
 
     gap: float
     noise: float
     share: Share | None
     kept: float
     decided: bool
-    told_apart: int
+    excluded: int
     tokens: int
 
     @property
     def lacking(self) -> float:
-        """How many times as many tokens it takes to decide; 0 where it is decided, or nothing
-        moved."""
+        """The factor of tokens that it takes to decide; 0 if it is decided, or nothing moved."""
         if self.decided or self.share is None:
             return 0.0
         return (self.share.error / self.kept / LARGEST_ERROR) ** 2
 
     def metrics(self) -> dict[str, float]:
-        """Under ``policy/``; the share only where there is one."""
+        """Return the metrics under ``policy/``; the share only if there is one."""
         found = {"gap": self.gap, "noise": self.noise, "decided": float(self.decided)}
         if self.share is not None and self.share.error < float("inf"):
             found |= {"share": self.share.value, "error": self.share.error, "kept": self.kept}
@@ -154,20 +154,19 @@ class Sums:
 
 @dataclass(slots=True)
 class Evidence:
-    """What one server has shown of several versions, by what it was compared with: only while that
-    has not decided."""
+    """A server's undecided evidence of several versions, by the weights they were compared with."""
 
     undecided: dict[str, Sums] = field(default_factory=dict)
 
     def weigh(self, other: str, sums: Sums) -> Share | None:
-        """The share that decides, of this version alone or with those before; None for neither."""
-        alone = sums.share
-        together = self.undecided[other] + sums if other in self.undecided else sums
-        for share in (alone, together.share):
+        """Return the share that decides, of this version alone or with those before; None if
+        neither does."""
+        total = self.undecided[other] + sums if other in self.undecided else sums
+        for share in (sums.share, total.share):
             if share.decides:
                 self.undecided.pop(other, None)
                 return share
-        self.undecided[other] = together
+        self.undecided[other] = total
         return None
 
 
@@ -182,7 +181,7 @@ def prove_base(served: Tensor, base: Known, tolerance: float) -> None:
 
 
 def prove_trial(served: Tensor, served_base: Tensor, trial: Known, base: Known) -> None:
-    """Raises RunError where the server shows another move than the trial adapter's."""
+    """Raises RunError if the server shows another move than the trial adapter's."""
     size = len(served)
     share = Sums.of(served - served_base, (trial.scores - base.scores)[:size]).share
     if not abs(share.value - 1) <= min(TRIAL_MISS + ERRORS * share.error, 0.5):
@@ -202,8 +201,8 @@ def prove_adapter(
     tolerance: float,
     evidence: Evidence,
 ) -> Proof:
-    """Raises RunError unless ``served`` [N] are the wanted weights', as the module says. What does
-    not decide yet stays in ``evidence``."""
+    """Raises RunError unless ``served`` [N] are the wanted weights' scores, by the comparisons of
+    this module. Undecided evidence is added to ``evidence``."""
     size = len(served)
     noise = _mean(served_base - base.scores[:size])
     gap = _mean(served - wanted.scores[:size])
@@ -215,7 +214,7 @@ def prove_adapter(
             f"it does not serve {wanted.name}: log-probabilities differ by {gap:.3g} nats a token "
             f"(policy.vllm.tolerance {tolerance:g}); {_guess(clean, nearest, wanted, tolerance)}"
         )
-    told: list[tuple[float, str, Share]] = []
+    decisions: list[tuple[float, str, Share]] = []
     for other in others:
         move = (wanted.scores - other.scores)[:size]
         if not float(move.square().mean()) ** 0.5 > ROUNDING:
@@ -223,8 +222,8 @@ def prove_adapter(
         shown = clean - other.scores[:size]
         share = evidence.weigh(other.name, Sums.of(shown, wanted.kept * move))
         if share is not None:
-            told.append((_mean(shown), other.name, share))
-    nearer = [(distance, name, share) for distance, name, share in told if share.value < 0.5]
+            decisions.append((_mean(shown), other.name, share))
+    nearer = [one for one in decisions if one[2].value < 0.5]
     if nearer:
         _, name, share = min(nearer, key=lambda found: found[0])
         raise RunError(
@@ -234,8 +233,8 @@ def prove_adapter(
     move = (wanted.scores - base.scores)[:size]
     moved = float(move.square().mean()) ** 0.5 > ROUNDING
     share = Sums.of(clean - base.scores[:size], move).share if moved else None
-    decided = any(name == base.name for _, name, _ in told)
-    return Proof(gap, noise, share, wanted.kept, decided, len(told), size)
+    decided = any(name == base.name for _, name, _ in decisions)
+    return Proof(gap, noise, share, wanted.kept, decided, len(decisions), size)
 
 
 def _guess(clean: Tensor, nearest: Known, wanted: Known, tolerance: float) -> str:
@@ -249,8 +248,8 @@ def _mean(difference: Tensor) -> float:
 
 
 def consistent(drawn: Sequence[float], scored: Sequence[float], tolerance: float) -> None:
-    """Raises RunError where tokens were drawn with other log-probabilities than the same server
-    gives them afterwards: the adapter is applied to prompts, say, but not while decoding."""
+    """Raises RunError if tokens were drawn with other log-probabilities than the same server scores
+    them with afterwards, such as an adapter that is applied to prompts but not in decoding."""
     apart = _mean(torch.tensor(drawn) - torch.tensor(scored))
     if not apart <= tolerance:
         raise RunError(
@@ -260,8 +259,8 @@ def consistent(drawn: Sequence[float], scored: Sequence[float], tolerance: float
 
 
 def scales(plain: Sequence[float], halved: Sequence[float]) -> bool:
-    """Whether log-probabilities have the temperature applied: from those of the likeliest tokens
-    at temperature 1 and at 1/2, both descending. Their spread doubles, or it stays."""
+    """Return whether log-probabilities have the temperature applied, from those of the likeliest
+    tokens at temperature 1 and at 1/2, both descending: their spread doubles, or it stays."""
     count = min(len(plain), len(halved), 5)
     spread = plain[0] - plain[count - 1]
     return halved[0] - halved[count - 1] > 1.5 * spread

@@ -1,6 +1,4 @@
-"""The requests to one vLLM server. Each gives what was asked for, or raises a RequestError that
-says what to mend. What is asked, and what it proves, is :mod:`flowright.policy.vllm.server`'s.
-"""
+"""Requests to one vLLM server and their replies: every field that is relied on is checked."""
 
 import json
 import math
@@ -24,10 +22,21 @@ from flowright.llm.transport import (
 )
 from flowright.policy.sampling import Sampling
 
+T = TypeVar("T")
+
+SECTION = "policy.vllm"
+NO_RUNTIME_LORA = (
+    "takes no adapters while it runs; start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and "
+    "--enable-lora, as launch_vllm_safe.sh policy does"
+)
+FORGOTTEN, BAD_REPLY, NOT_SEEN = "forgotten", "bad reply", "not seen"
+"""Kinds of failure: a model's name is unknown that was known before, as after a restart; the reply
+cannot be used; there is no adapter in a folder as the server sees it."""
+
 IMPOSSIBLE = -9000.0
 """vLLM writes -inf as -9999."""
 
-# Where a request has none of these, vLLM takes those of the model's generation_config.json.
+# Without these in a request, vLLM takes those of the model's generation_config.json.
 _PLAIN = {
     "top_k": 0,
     "min_p": 0.0,
@@ -37,14 +46,17 @@ _PLAIN = {
     "n": 1,
 }
 
+LOAD_SECONDS = 120.0
+"""Timeout of loading an adapter."""
+
 
 class BadReply(Exception):
-    """A 200 that cannot be used: another model's, cut short, or without what was asked for."""
+    """A 200 that cannot be used: from another model, cut short, or incomplete."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """A served model. ``root`` is where it was loaded from; ``parent`` is set for an adapter."""
+    """A served model. ``root`` is its folder or name; an adapter has a ``parent``."""
 
     name: str
     root: str | None
@@ -54,187 +66,16 @@ class ModelCard:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A completion as :class:`flowright.policy.sampling.Sample` has it, without the text."""
+    """A completion: a :class:`flowright.policy.sampling.Sample` without the text."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     finish_reason: Literal["stop", "length"]
 
 
-def draw_body(
-    model: str, prompt: Sequence[int], sampling: Sampling, end_ids: Collection[int]
-) -> bytes:
-    """The request for one completion; its draws depend on ``sampling.seed``."""
-    return _body(
-        model=model,
-        prompt=list(prompt),
-        max_tokens=sampling.max_new_tokens,
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        seed=sampling.seed,
-        logprobs=0,  # of the token that was drawn
-        return_token_ids=True,
-        stop_token_ids=sorted(end_ids),
-        skip_special_tokens=False,
-        **_PLAIN | {"top_k": sampling.top_k},
-    )
-
-
-def score_body(model: str, token_ids: Sequence[int]) -> bytes:
-    """The request for the log-probabilities of given tokens. vLLM computes them anew, past its
-    prefix cache, and at temperature 1 whatever else is asked."""
-    return _body(
-        model=model,
-        prompt=list(token_ids),
-        max_tokens=1,
-        temperature=1.0,
-        top_p=1.0,
-        prompt_logprobs=1,
-        return_token_ids=True,
-        **_PLAIN,
-    )
-
-
-def alternatives_body(model: str, prompt: Sequence[int], temperature: float) -> bytes:
-    """The request for the likeliest next tokens with their log-probabilities."""
-    return _body(
-        model=model,
-        prompt=list(prompt),
-        max_tokens=1,
-        temperature=temperature,
-        top_p=1.0,
-        seed=0,
-        logprobs=5,
-        return_tokens_as_token_ids=True,
-        **_PLAIN,
-    )
-
-
-def read_drawn(
-    content: bytes, model: str, prompt: Sequence[int], longest: int, end_ids: Collection[int]
-) -> Drawn:
-    """A completion that is whole, and ``model``'s. Raises BadReply."""
-    choice = _choice(content, model)
-    _same_prompt(choice, prompt)
-    ids = _token_ids(choice)
-    table = choice.get("logprobs")
-    logprobs = table.get("token_logprobs") if isinstance(table, dict) else None
-    if not isinstance(logprobs, list) or len(logprobs) != len(ids):
-        given = len(logprobs) if isinstance(logprobs, list) else "no"
-        raise BadReply(f"{len(ids)} tokens with {given} log-probabilities")
-    checked = tuple(_logprob(value) for value in logprobs)
-    reason = choice.get("finish_reason")
-    if reason not in ("stop", "length"):
-        raise BadReply(f"finish_reason {reason!r}")
-    if ids and ids[-1] in end_ids:  # also where it is the last that was allowed
-        return Drawn(ids, checked, "stop")
-    if reason == "stop":
-        raise BadReply("it stopped, but its last token is not one that ends a completion")
-    if len(ids) != longest:
-        raise BadReply(
-            f"cut after {len(ids)} of {longest} tokens; a larger --max-model-len is needed"
-        )
-    return Drawn(ids, checked, "length")
-
-
-def read_scores(content: bytes, model: str, token_ids: Sequence[int]) -> list[float]:
-    """Log-probabilities of all tokens but the first, by ``model``. Raises BadReply."""
-    choice = _choice(content, model)
-    _same_prompt(choice, token_ids)
-    rows = choice.get("prompt_logprobs")
-    if not isinstance(rows, list) or len(rows) != len(token_ids):
-        raise BadReply("no prompt_logprobs, or not one for each token")
-    found = []
-    for token, row in zip(token_ids[1:], rows[1:], strict=True):
-        entry = row.get(str(token)) if isinstance(row, dict) else None
-        found.append(_logprob(entry.get("logprob") if isinstance(entry, dict) else None))
-    return found
-
-
-def read_alternatives(content: bytes, model: str) -> list[float]:
-    """Log-probabilities of the likeliest next tokens, descending. Raises BadReply."""
-    table = _choice(content, model).get("logprobs")
-    rows = table.get("top_logprobs") if isinstance(table, dict) else None
-    row = rows[0] if isinstance(rows, list) and rows else None
-    if not isinstance(row, dict) or len(row) < 2:
-        raise BadReply("no top_logprobs")
-    return sorted((_logprob(value) for value in row.values()), reverse=True)
-
-
-def read_models(content: bytes) -> dict[str, ModelCard]:
-    """The served models by name. Raises BadReply."""
-    rows = _json(content).get("data")
-    if not isinstance(rows, list) or not all(isinstance(r, dict) and "id" in r for r in rows):
-        raise BadReply("not a list of models; is this an OpenAI-compatible server?")
-    cards = (
-        ModelCard(str(r["id"]), r.get("root"), r.get("parent"), r.get("max_model_len"))
-        for r in rows
-    )
-    return {card.name: card for card in cards}
-
-
-def _body(**fields: Any) -> bytes:
-    return json.dumps(fields, separators=(",", ":")).encode()
-
-
-def _json(content: bytes) -> Mapping[str, Any]:
-    try:
-        found = json.loads(content)
-    except (ValueError, RecursionError):
-        raise BadReply(f"not JSON: {content[:80].decode('utf-8', 'replace')!r}") from None
-    if not isinstance(found, dict):
-        raise BadReply("not a JSON object")
-    return found
-
-
-def _choice(content: bytes, model: str) -> Mapping[str, Any]:
-    body = _json(content)
-    if body.get("model") != model:
-        raise BadReply(f"it is from model {body.get('model')!r}, not {model!r}")
-    choices = body.get("choices")
-    if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
-        raise BadReply("not exactly one choice")
-    return choices[0]
-
-
-def _same_prompt(choice: Mapping[str, Any], prompt: Sequence[int]) -> None:
-    if choice.get("prompt_token_ids") is None:
-        raise BadReply("no prompt_token_ids; it takes a vLLM of requirements-vllm.txt")
-    if choice["prompt_token_ids"] != list(prompt):
-        raise BadReply("the prompt that it answers is not the one that was sent")
-
-
-def _token_ids(choice: Mapping[str, Any]) -> tuple[int, ...]:
-    ids = choice.get("token_ids")
-    if not isinstance(ids, list) or not all(type(token) is int for token in ids):
-        raise BadReply("no token_ids; it takes a vLLM of requirements-vllm.txt")
-    return tuple(ids)
-
-
-def _logprob(value: object) -> float:
-    """A logarithm of a probability; rounding may put that of a sure token slightly above 0."""
-    if not isinstance(value, int | float) or not math.isfinite(value):
-        raise BadReply(f"a log-probability is {value!r}")
-    if not IMPOSSIBLE < value < 1e-3:
-        raise BadReply(f"a log-probability is {value:g}; --logprobs-mode gives logits?")
-    return float(value)
-
-
-T = TypeVar("T")
-
-MEND = "policy.vllm"
-NO_RUNTIME_LORA = (
-    "takes no adapters while it runs; start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and "
-    "--enable-lora, as launch_vllm_safe.sh policy does"
-)
-FORGOTTEN, BAD_REPLY, NOT_SEEN = "forgotten", "bad reply", "not seen"
-"""Kinds of failure: a server does not know the name of a model that it had, as after a restart; its
-reply cannot be used; it finds no adapter in a folder."""
-
-
 class Requests:
-    """To the server at ``url``; for one event loop. ``lost`` is called where it may have been
-    started anew: nothing that it had can be relied on."""
+    """Requests to the server at ``url``, for one event loop. Each raises RequestError with a
+    remedy. ``lost`` is called if the server may have been restarted: earlier proofs are void."""
 
     def __init__(self, url: str, section: PolicySection, lost: Callable[[], None]) -> None:
         self._url = url
@@ -249,7 +90,7 @@ class Requests:
     async def draw(
         self, model: str, prompt: Sequence[int], sampling: Sampling, end_ids: Collection[int]
     ) -> Drawn:
-        """One completion."""
+        """Draw one completion."""
         return await self._complete(
             draw_body(model, prompt, sampling, end_ids),
             lambda c: read_drawn(c, model, prompt, sampling.max_new_tokens, end_ids),
@@ -257,35 +98,46 @@ class Requests:
         )
 
     async def score(self, model: str, token_ids: Sequence[int]) -> Tensor:
-        """Log-probabilities of all tokens but the first, float64."""
-        body = score_body(model, token_ids)
+        """Return the log-probabilities of all tokens but the first, float64. vLLM computes them
+        anew, without its prefix cache, and at temperature 1 whatever the request has."""
+        body = _body(
+            model, token_ids, temperature=1.0, top_p=1.0, prompt_logprobs=1, return_token_ids=True
+        )
         found = await self._complete(body, lambda c: read_scores(c, model, token_ids))
         return torch.tensor(found, dtype=torch.float64)
 
     async def alternatives(
         self, model: str, prompt: Sequence[int], temperature: float
     ) -> list[float]:
-        """See :func:`flowright.policy.vllm.requests.read_alternatives`."""
-        body = alternatives_body(model, prompt, temperature)
+        """Return the log-probabilities of the likeliest next tokens, descending."""
+        body = _body(
+            model,
+            prompt,
+            temperature=temperature,
+            top_p=1.0,
+            seed=0,
+            logprobs=5,
+            return_tokens_as_token_ids=True,
+        )
         return await self._complete(body, lambda c: read_alternatives(c, model))
 
     async def models(self, seconds: float | None = None) -> dict[str, ModelCard]:
-        """What is served, by name."""
+        """Return the served models by name."""
         response = await self._ask("/models", None, seconds)
         if response.status == 404:
             key, ends = self._vllm.api_key, openai_ends(self._url)
             found = await misplaced(self._url, self._vllm.no_proxy, key, ends)
             if found is not None and model_cards(found[1]) is not None:
-                told = f"{self._url} answered 404 to /models, and {found[0]} serves"
-                mend = f"put {found[0]} into policy.vllm.base_urls"
-                raise RequestError("http_404", f"{told}: {mend}", final=True)
+                message = f"{self._url} answered 404 to /models, and {found[0]} serves"
+                remedy = f"put {found[0]} into policy.vllm.base_urls"
+                raise RequestError("http_404", f"{message}: {remedy}", final=True)
         if response.status != 200:
-            raise status_error(response, self._url, MEND)
+            raise status_error(response, self._url, SECTION)
         return self._read(response, read_models)
 
     async def takes_adapters(self) -> bool:
-        """Whether they can be loaded while it runs: a request without a name loads nothing, only
-        its status matters."""
+        """Return whether adapters can be loaded at run time, by the status of a request without a
+        name, which loads nothing."""
         response = await self._post("/load_lora_adapter", lora_name="", lora_path="")
         return response.status not in (404, 405)
 
@@ -295,7 +147,7 @@ class Requests:
             raise _load_error(response, self._url, path, self._rank)
 
     async def unload(self, name: str) -> None:
-        """One that will not go does no harm: nobody asks for its name again."""
+        """Unload an adapter; one that stays does no harm, as its name is not used again."""
         await self._post("/unload_lora_adapter", lora_name=name)
 
     async def _complete(
@@ -304,17 +156,17 @@ class Requests:
         response = await self._ask("/completions", body, seconds)
         if response.status == 404:
             self._lost()
-            told = f"{self._url}: {message_of(response)}"
-            raise RequestError(FORGOTTEN, told, blames_server=False)
+            message = f"{self._url}: {message_of(response)}"
+            raise RequestError(FORGOTTEN, message, blames_server=False)
         if response.status != 200:
-            raise status_error(response, self._url, MEND)
+            raise status_error(response, self._url, SECTION)
         return self._read(response, read)
 
     async def _post(self, path: str, **fields: str) -> Response:
         return await self._ask(path, json.dumps(fields).encode())
 
     async def _ask(self, path: str, body: bytes | None, seconds: float | None = None) -> Response:
-        key, seconds = self._vllm.api_key, seconds or self._vllm.load_seconds
+        key, seconds = self._vllm.api_key, seconds or LOAD_SECONDS
         try:
             return await self._connection.ask(path, key, seconds, body)
         except RequestError as error:
@@ -331,24 +183,150 @@ class Requests:
 
 
 def _load_error(response: Response, url: str, path: Path, rank: int) -> RequestError:
-    """Why an adapter was not loaded. vLLM's statuses vary with its version (a rank that is too
-    high is 400 or 500), so its words are read."""
-    said = message_of(response)
-    words = said.lower()
-    if "no adapter found" in words:  # a network disk may show it a moment later
+    """Explain why an adapter was not loaded. vLLM's statuses vary with its version (a rank that is
+    too high is 400 or 500), so its message is read."""
+    message = message_of(response)
+    lower = message.lower()
+    if "no adapter found" in lower:  # a network disk may show it a moment later
         hint = f"it must see {path} as we do; set policy.vllm.adapter_dir"
-        return RequestError(NOT_SEEN, f"{url}: {said}; {hint}", blames_server=False)
-    if response.status in (404, 405) and "adapter" not in words:
-        told = NO_RUNTIME_LORA
-    elif "not enabled" in words or "enable_lora" in words:
-        told = f"{NO_RUNTIME_LORA} ({said})"
-    elif "max_lora_rank" in words:
+        return RequestError(NOT_SEEN, f"{url}: {message}; {hint}", blames_server=False)
+    if response.status in (404, 405) and "adapter" not in lower:
+        message = NO_RUNTIME_LORA
+    elif "not enabled" in lower or "enable_lora" in lower:
+        message = f"{NO_RUNTIME_LORA} ({message})"
+    elif "max_lora_rank" in lower:
         enough = next(limit for limit in MAX_LORA_RANKS if limit >= rank)
-        told = f"{said}; start it with --max-lora-rank {enough} or above, or lower policy.lora.rank"
-    elif "target modules" in words or "target_modules" in words:
-        told = f"{said}; take out of policy.lora.target_modules what it does not adapt"
-    elif "lora slots" in words:
-        told = f"{said}; start it with --max-loras of policy.vllm.max_loras or above"
+        message += f"; start it with --max-lora-rank {enough} or above, or lower policy.lora.rank"
+    elif "target modules" in lower or "target_modules" in lower:
+        message += "; take out of policy.lora.target_modules what it does not adapt"
+    elif "lora slots" in lower:
+        message += "; start it with --max-loras of policy.vllm.max_loras or above"
     else:
-        return status_error(response, url, MEND)
-    return RequestError("refused", f"{url}: {told}", final=True)
+        return status_error(response, url, SECTION)
+    return RequestError("refused", f"{url}: {message}", final=True)
+
+
+def draw_body(
+    model: str, prompt: Sequence[int], sampling: Sampling, end_ids: Collection[int]
+) -> bytes:
+    """Return the request for one completion; its draws depend on ``sampling.seed``."""
+    return _body(
+        model,
+        prompt,
+        max_tokens=sampling.max_new_tokens,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        seed=sampling.seed,
+        logprobs=0,  # of the token that was drawn
+        return_token_ids=True,
+        stop_token_ids=sorted(end_ids),
+        skip_special_tokens=False,
+    )
+
+
+def _body(model: str, prompt: Sequence[int], **fields: Any) -> bytes:
+    body = {"model": model, "prompt": list(prompt), "max_tokens": 1, **_PLAIN, **fields}
+    return json.dumps(body, separators=(",", ":")).encode()
+
+
+def read_drawn(
+    content: bytes, model: str, prompt: Sequence[int], longest: int, end_ids: Collection[int]
+) -> Drawn:
+    """Read a whole completion of ``model``. Raises BadReply."""
+    choice = _choice(content, model, prompt)
+    ids = _token_ids(choice)
+    table = choice.get("logprobs")
+    logprobs = table.get("token_logprobs") if isinstance(table, dict) else None
+    if not isinstance(logprobs, list) or len(logprobs) != len(ids):
+        count = len(logprobs) if isinstance(logprobs, list) else "no"
+        raise BadReply(f"{len(ids)} tokens with {count} log-probabilities")
+    checked = tuple(_logprob(value) for value in logprobs)
+    reason = choice.get("finish_reason")
+    if reason not in ("stop", "length"):
+        raise BadReply(f"finish_reason {reason!r}")
+    if ids and ids[-1] in end_ids:  # also as the last allowed token
+        return Drawn(ids, checked, "stop")
+    if reason == "stop":
+        raise BadReply("it stopped, but its last token is not one that ends a completion")
+    if len(ids) != longest:
+        raise BadReply(
+            f"cut after {len(ids)} of {longest} tokens; a larger --max-model-len is needed"
+        )
+    return Drawn(ids, checked, "length")
+
+
+def read_scores(content: bytes, model: str, token_ids: Sequence[int]) -> list[float]:
+    """Read ``model``'s log-probabilities of all tokens but the first. Raises BadReply."""
+    rows = _choice(content, model, token_ids).get("prompt_logprobs")
+    if not isinstance(rows, list) or len(rows) != len(token_ids):
+        raise BadReply("no prompt_logprobs, or not one for each token")
+    found = []
+    for token, row in zip(token_ids[1:], rows[1:], strict=True):
+        entry = row.get(str(token)) if isinstance(row, dict) else None
+        found.append(_logprob(entry.get("logprob") if isinstance(entry, dict) else None))
+    return found
+
+
+def read_alternatives(content: bytes, model: str) -> list[float]:
+    """Read the log-probabilities of the likeliest next tokens, descending. Raises BadReply."""
+    table = _choice(content, model).get("logprobs")
+    rows = table.get("top_logprobs") if isinstance(table, dict) else None
+    row = rows[0] if isinstance(rows, list) and rows else None
+    if not isinstance(row, dict) or len(row) < 2:
+        raise BadReply("no top_logprobs")
+    return sorted((_logprob(value) for value in row.values()), reverse=True)
+
+
+def read_models(content: bytes) -> dict[str, ModelCard]:
+    """Read the served models by name. Raises BadReply."""
+    rows = _json(content).get("data")
+    if not isinstance(rows, list) or not all(isinstance(r, dict) and "id" in r for r in rows):
+        raise BadReply("not a list of models; is this an OpenAI-compatible server?")
+    cards = (
+        ModelCard(str(r["id"]), r.get("root"), r.get("parent"), r.get("max_model_len"))
+        for r in rows
+    )
+    return {card.name: card for card in cards}
+
+
+def _json(content: bytes) -> Mapping[str, Any]:
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError):
+        raise BadReply(f"not JSON: {content[:80].decode('utf-8', 'replace')!r}") from None
+    if not isinstance(found, dict):
+        raise BadReply("not a JSON object")
+    return found
+
+
+def _choice(content: bytes, model: str, prompt: Sequence[int] | None = None) -> Mapping[str, Any]:
+    """Return the only choice, of this model and for this prompt."""
+    body = _json(content)
+    if body.get("model") != model:
+        raise BadReply(f"it is from model {body.get('model')!r}, not {model!r}")
+    choices = body.get("choices")
+    if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
+        raise BadReply("not exactly one choice")
+    if prompt is not None:
+        if choices[0].get("prompt_token_ids") is None:
+            raise BadReply("no prompt_token_ids; it takes a vLLM of requirements-vllm.txt")
+        if choices[0]["prompt_token_ids"] != list(prompt):
+            raise BadReply("the prompt that it answers is not the one that was sent")
+    return choices[0]
+
+
+def _token_ids(choice: Mapping[str, Any]) -> tuple[int, ...]:
+    ids = choice.get("token_ids")
+    if not isinstance(ids, list) or not all(type(token) is int for token in ids):
+        raise BadReply("no token_ids; it takes a vLLM of requirements-vllm.txt")
+    return tuple(ids)
+
+
+def _logprob(value: object) -> float:
+    """Check the logarithm of a probability; rounding may put a certain token's slightly above 0."""
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        raise BadReply(f"a log-probability is {value!r}")
+    if not IMPOSSIBLE < value < 1e-3:
+        raise BadReply(f"a log-probability is {value:g}; --logprobs-mode gives logits?")
+    return float(value)

@@ -1,13 +1,9 @@
-"""Sampling from vLLM servers that get each step's adapter and have to prove that they use it.
+"""Sampling from vLLM servers that get each step's adapter and must prove that they use it.
 
-A LoRA that never reaches the sampler is silent: rewards go on, and nothing is learnt. So each
-adapter goes to a path and a name of its own (vLLM's prefix cache knows adapters by these), every
-server is asked for the log-probabilities of a probe text before it is asked for a sample, and every
-reply is checked. What cannot be proven ends the run; it is never sampled from instead.
-
-The proof is in :mod:`flowright.policy.vllm.proof`, one server's part in
-:mod:`flowright.policy.vllm.server`, attempts at several servers in
-:mod:`flowright.policy.vllm.server`.
+A LoRA that never reaches the sampler causes no error: rewards continue, and nothing is learnt. So
+each adapter has a path and a name of its own (the keys of vLLM's prefix cache), every server scores
+a probe text before it samples, and every reply is checked. Weights without proof end the run and
+are never sampled from (:mod:`flowright.policy.vllm.proof`).
 """
 
 import asyncio
@@ -36,8 +32,8 @@ from flowright.runs.checkpoints import step_name
 
 class VllmSampler:
     """A :class:`flowright.policy.sampling.Sampler` over one or several servers, which serve
-    ``model``, the policy's base. ``folder`` is this run's alone, and the servers see it under the
-    same path. For one event loop."""
+    ``model``, the policy's base. ``folder`` belongs to this run alone, and the servers see it under
+    the same path. For one event loop."""
 
     def __init__(self, policy: Policy, section: PolicySection, model: str, folder: Path) -> None:
         self._policy = policy
@@ -58,7 +54,7 @@ class VllmSampler:
         return self._kept[-1].version if self._kept else 0
 
     async def aclose(self) -> None:
-        """Take this run's adapters from the servers that can be reached, and from the disk."""
+        """Remove this run's adapters from the servers that can be reached, and from the disk."""
         with suppress(TimeoutError):
             async with asyncio.timeout(CONNECT_SECONDS):
                 await self._drop(set())
@@ -68,9 +64,9 @@ class VllmSampler:
     async def refresh(self, version: int) -> None:
         """Write the adapter to a new folder, have it loaded and proven, then drop the oldest.
 
-        Raises RunError where no server proves within ``wait_seconds`` that it serves the adapter,
-        and at once where one serves something else. Samples go on being drawn from the version
-        before until this returns.
+        Raises RunError if no server proves within ``wait_seconds`` that it serves the adapter, and
+        at once if one serves something else. Until this returns, samples are drawn from the version
+        before.
         """
         self._trial = self._trial or self._save_trial()
         weights = self._save(f"version {version}", version)
@@ -87,12 +83,9 @@ class VllmSampler:
         places: Sequence[int] | None = None,
         weights: Weights | None = None,
     ) -> list[list[Sample]]:
-        """See :class:`flowright.policy.sampling.Sampler`: one request a completion, each with a seed
-        of its own. All are from ``weights``, or else from the version that is served when the call
-        begins.
-
-        Raises RunPaused and RunError as :meth:`flowright.policy.vllm.server.Fleet.ask`.
-        """
+        """See :class:`flowright.policy.sampling.Sampler`: one request a completion, each with a
+        seed of its own, from ``weights`` or else the version that is served when the call begins.
+        Raises RunPaused and RunError as :meth:`flowright.policy.vllm.server.Fleet.ask`."""
         if weights is None:
             if not self._kept:
                 raise RunError("policy.sampler: nothing was published yet; refresh comes first")
@@ -108,7 +101,7 @@ class VllmSampler:
         return [samples[i : i + n] for i in range(0, len(samples), n)]
 
     def untrained(self) -> "UntrainedSampler":
-        """A sampler of the base model, on the same servers."""
+        """Return a sampler of the base model, on the same servers."""
         return UntrainedSampler(self)
 
     async def _one(
@@ -120,9 +113,7 @@ class VllmSampler:
 
         drawn = await self._fleet.ask(str(sampling.seed), work)
         self._fleet.counters.role(ROLE).replied(len(prompt), len(drawn.token_ids))
-        kept = [token for token in drawn.token_ids if token not in probe.end_ids]
-        text = self._policy.tokenizer.decode(kept, skip_special_tokens=False)
-        assert isinstance(text, str)
+        text = self._policy.text_of(drawn.token_ids)
         return Sample(drawn.token_ids, drawn.logprobs, text, drawn.finish_reason, weights.version)
 
     @property
@@ -130,10 +121,10 @@ class VllmSampler:
         return self._fleet.proof_metrics(self._kept[-1].name) if self._kept else {}
 
     def _save(self, name: str, version: int, known: Known | None = None) -> Weights:
-        """The adapter as it is, in a folder of its own. ``name`` is for people."""
+        """Save the adapter as it is, in a folder of its own. ``name`` is for people."""
         folder = f"{step_name(version) if known is None else 'trial'}-{secrets.token_hex(4)}"
         path = self._folder / folder
-        # Before what may fail: where weights are split, all processes run this together.
+        # Before anything that may fail: with split weights, all processes run this together.
         known = known or learner_scores(self._policy, self._texts, name)
         with disk_errors(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -141,8 +132,8 @@ class VllmSampler:
         return Weights(f"flowright-{folder}", version, known, path)
 
     def _save_trial(self) -> Weights:
-        """An adapter whose move nobody can miss: a server that ignores adapters, or scales them
-        otherwise, is found before the first update."""
+        """Save an adapter with a large effect: a server that ignores adapters, or scales them
+        differently, is found before the first update."""
         base = self.base_weights().known
         adapter = {name: tensor.clone() for name, tensor in self._policy.state().items()}
         try:
@@ -157,7 +148,7 @@ class VllmSampler:
         return Probe(self._texts, base, earlier, self._policy.end_ids, self._trial)
 
     def base_weights(self) -> Weights:
-        """The base model's. They never change, so the learner is asked once."""
+        """Return the base model's weights, which never change and are scored once."""
         if self._base is None:
             with self._policy.reference():
                 known = learner_scores(self._policy, self._texts, "the base model")
@@ -173,11 +164,11 @@ class VllmSampler:
             self._in_use[weights.name] -= 1
 
     async def _retire(self) -> None:
-        """Drop all but the newest adapters and those in use, on the servers first: one of them may
-        read a folder again."""
+        """Drop all but the newest adapters and those in use, on the servers first, which may read a
+        folder again."""
         newest = {weights.name for weights in self._kept[-self._max_loras :]}
         self._kept = [w for w in self._kept if w.name in newest or self._in_use[w.name]]
-        # A server that is back may be at its trial just now.
+        # A server that has restarted may be at its trial just now.
         stay = [w for w in (*self._kept, self._trial) if w is not None]
         await self._drop({weights.name for weights in stay})
         folders = {weights.path for weights in stay}
@@ -190,8 +181,8 @@ class VllmSampler:
 
 
 class UntrainedSampler:
-    """The policy before training: the servers' base model, asked for by its own name, after it was
-    proven to be the learner's."""
+    """The policy before training: the servers' base model under its own name, proven to be the
+    learner's."""
 
     version = 0
     metrics: Mapping[str, float] = {}
@@ -210,12 +201,12 @@ class UntrainedSampler:
         sampling: Sampling,
         places: Sequence[int] | None = None,
     ) -> list[list[Sample]]:
-        """As :meth:`VllmSampler.sample`."""
+        """See :meth:`VllmSampler.sample`."""
         base = self._sampler.base_weights()
         return await self._sampler.sample(prompts, n, sampling, places, base)
 
 
 def _seed(*parts: int) -> int:
-    """A seed for one completion, below 2**63 as vLLM wants it."""
+    """Return a seed for one completion, below 2**63 as vLLM requires."""
     text = "/".join(map(str, parts)).encode()
     return int.from_bytes(blake2b(text, digest_size=8).digest(), "big") >> 1

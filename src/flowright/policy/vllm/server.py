@@ -1,6 +1,7 @@
-"""One vLLM server: how it comes to serve an adapter that is proven to be the right one. What a
-request says is :mod:`flowright.policy.vllm.requests`', which server is asked and what is tried
-again :mod:`flowright.policy.vllm.server`'.
+"""vLLM servers: one that is made to serve an adapter and to prove it, and a fleet with retries.
+
+A completion has no deadline but waits out a server's restart, and a server is sampled from only
+when it is ready, with an adapter proven.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from flowright.config.policy import PolicySection
 from flowright.core.checkout import here
 from flowright.core.errors import RunError, RunPaused, UserError
 from flowright.llm.counters import Counters
-from flowright.llm.retries import Balance, Call, Lease, Retries, RetryPolicy
+from flowright.llm.retries import Balance, Lease, RetriedCall, Retries, RetryPolicy
 from flowright.llm.transport import CONNECT_SECONDS, RequestError
 from flowright.policy.sampling import Sampling
 from flowright.policy.vllm.proof import (
@@ -34,17 +35,24 @@ from flowright.policy.vllm.proof import (
 )
 from flowright.policy.vllm.requests import (
     BAD_REPLY,
-    MEND,
     NO_RUNTIME_LORA,
     NOT_SEEN,
+    SECTION,
     Drawn,
     ModelCard,
     Requests,
 )
 
+T = TypeVar("T")
+
+ROLE = "policy"
 PROBE_DRAWS = 16  # tokens
-# For a look at the temperature any prompt will do; these ids are in every vocabulary.
-_SOME_PROMPT = (65, 66, 67, 68)
+_SOME_PROMPT = (65, 66, 67, 68)  # ids of every vocabulary, for checks that need no particular text
+_LONGEST_PAUSE = 3.0  # seconds
+_RESTARTING = frozenset(
+    {"unreachable", "connection", "timeout", "http_429", "http_502", "http_503"}
+)
+"""Kinds of failure that pass when a server is back: they are waited out, not counted."""
 
 _RAW = (
     "its log-probabilities leave out policy.temperature and policy.top_p; start it with "
@@ -53,7 +61,7 @@ _RAW = (
 
 
 def how_to_start() -> str:
-    """What to do where no server answers."""
+    """Return the remedy for a server that does not answer."""
     return f"start it with: {here('bash launch_vllm_safe.sh policy')}"
 
 
@@ -66,9 +74,9 @@ class PolicyServer:
         self._section = section
         self._requests = Requests(url, section, self._forget)
         self._proven: dict[str, Proof | None] = {}  # by name; None of the base model
-        self._base: dict[int, Tensor] = {}  # what it says of each text without an adapter
+        self._base: dict[int, Tensor] = {}  # scores of each text without an adapter
         self._evidence = Evidence()
-        self._tried = False  # whether it has passed the trial
+        self._passed_trial = False
         self._lock = asyncio.Lock()
 
     async def aclose(self) -> None:
@@ -77,16 +85,17 @@ class PolicyServer:
     async def draw(
         self, model: str, prompt: Sequence[int], sampling: Sampling, end_ids: Collection[int]
     ) -> Drawn:
-        """One completion. Raises RequestError."""
+        """Draw one completion. Raises RequestError."""
         return await self._requests.draw(model, prompt, sampling, end_ids)
 
     def proof(self, name: str) -> Proof | None:
-        """That it serves an adapter; None before it was given, and after a restart."""
+        """Return the proof that it serves an adapter; None before the proof and after a restart."""
         return self._proven.get(name)
 
     async def ready(self, weights: Weights, probe: Probe) -> None:
-        """Serve these weights, proven; at once where they are. Raises RequestError where another
-        attempt or server may help, RunError where it is set up wrongly or serves others."""
+        """Serve these weights with proof; returns at once if it does. Raises RequestError if
+        another attempt or server may help, RunError if it is set up wrongly or serves other
+        weights."""
         async with self._lock:
             if weights.name in self._proven:
                 return
@@ -97,7 +106,7 @@ class PolicyServer:
             self._proven[weights.name] = proof
 
     async def drop(self, folder: Path, keep: Collection[str]) -> None:
-        """Unload the adapters below ``folder`` but those to keep, an earlier process's too."""
+        """Unload the adapters below ``folder`` but those to keep, also an earlier process's."""
         try:
             cards = await self._requests.models(CONNECT_SECONDS)
             for card in cards.values():
@@ -107,8 +116,9 @@ class PolicyServer:
             return
 
     async def check(self, adapter: Path | None = None) -> list[str]:
-        """What keeps the server from being used, one line each. ``adapter`` is a folder with one
-        of the run's shape, which changes nothing: it is loaded, asked, and unloaded again."""
+        """Return the problems that keep the server from being used, one line each. ``adapter``: a
+        folder with one of the run's shape that changes nothing; it is loaded, used, and
+        unloaded."""
         try:
             if problem := self._missing(await self._requests.models(CONNECT_SECONDS)):
                 return [f"{self._where}: {problem}"]
@@ -121,14 +131,13 @@ class PolicyServer:
             return []
         except RequestError as error:
             if error.final or error.kind in (BAD_REPLY, NOT_SEEN, "http_404"):
-                return [f"{MEND}: {error.message}"]
-            return [f"{MEND}: {error.message}; {how_to_start()}, or wait until it has loaded"]
+                return [f"{SECTION}: {error.message}"]
+            return [f"{SECTION}: {error.message}; {how_to_start()}, or wait until it has loaded"]
 
     async def _answers_with(self, adapter: Path) -> None:
-        """Raises RequestError unless an adapter can be loaded and asked. It never stays, whatever
-        ends this."""
+        """Load an adapter, score with it, and unload it again in any case. Raises RequestError."""
         name, requests = f"flowright-{adapter.name}", self._requests
-        # Who stops waiting does not stop the server from loading.
+        # A cancelled request does not stop the server from loading.
         loading = asyncio.create_task(requests.load(name, adapter))
         try:
             await asyncio.shield(loading)
@@ -140,18 +149,18 @@ class PolicyServer:
                 await requests.unload(name)
 
     def _forget(self) -> None:
-        """Take nothing for proven any more: it may have been started anew."""
+        """Drop all proofs: the server may have been restarted."""
         self._proven.clear()
         self._base.clear()
         self._evidence = Evidence()
-        self._tried = False
+        self._passed_trial = False
 
     @property
     def _where(self) -> str:
-        return f"{MEND}: {self.url}"
+        return f"{SECTION}: {self.url}"
 
     def _missing(self, cards: dict[str, ModelCard]) -> str | None:
-        """What is wrong with the base model."""
+        """Return the problem with the base model, if any."""
         card = cards.get(self._model)
         if card is None or card.parent is not None:
             bases = ", ".join(card.name for card in cards.values() if card.parent is None)
@@ -172,38 +181,38 @@ class PolicyServer:
         await self._check_base(probe)
         if weights.path is None:
             return None
-        if probe.trial is not None and not self._tried:
-            await self._try(probe.trial, cards, probe)
-        await self._have(weights, cards)
+        if probe.trial is not None and not self._passed_trial:
+            await self._prove_trial(probe.trial, cards, probe)
+        await self._load(weights, cards)
         proof = await self._prove(weights, probe)
         await self._check_decoding(weights.name, probe)
         return proof
 
     async def _check_base(self, probe: Probe) -> None:
-        """Its base model, once until it is started anew."""
+        """Prove its base model, once until it is restarted."""
         if not self._base:
             if not await self._scales():
                 raise RunError(_RAW)
             prove_base(await self._base_scores(probe, 1), probe.base, self._section.vllm.tolerance)
 
-    async def _have(self, weights: Weights, cards: dict[str, ModelCard]) -> None:
-        """Load what is not loaded, and look whether it is listed as it was."""
+    async def _load(self, weights: Weights, cards: dict[str, ModelCard]) -> None:
+        """Load the adapter if it is not loaded, and check how it is listed."""
         assert weights.path is not None
         if weights.name not in cards:
             await self._requests.load(weights.name, weights.path)
             cards = await self._requests.models()
         _check_card(cards, weights)
 
-    async def _try(self, trial: Weights, cards: dict[str, ModelCard], probe: Probe) -> None:
-        """Have the trial adapter proven, and gone again."""
-        await self._have(trial, cards)
+    async def _prove_trial(self, trial: Weights, cards: dict[str, ModelCard], probe: Probe) -> None:
+        """Load the trial adapter, prove it, and unload it."""
+        await self._load(trial, cards)
         served = await self._scores(trial.name, probe, 0, 1)
         prove_trial(served, await self._base_scores(probe, 1), trial.known, probe.base)
         await self._requests.unload(trial.name)
-        self._tried = True
+        self._passed_trial = True
 
     async def _prove(self, weights: Weights, probe: Probe) -> Proof:
-        """By as many texts as the error of the first asks for."""
+        """Prove the adapter by as many texts as the error of the first requires."""
         texts, served = 1, await self._scores(weights.name, probe, 0, 1)
         earlier = [known for known in probe.earlier if known is not weights.known]
 
@@ -222,14 +231,14 @@ class PolicyServer:
         return await prove(self._evidence)
 
     async def _base_scores(self, probe: Probe, texts: int) -> Tensor:
-        """Without an adapter, of the first so many texts."""
+        """Score the first ``texts`` texts without an adapter."""
         for number in range(texts):
             if number not in self._base:
                 self._base[number] = await self._requests.score(self._model, probe.texts[number])
         return torch.cat([self._base[number] for number in range(texts)])
 
     async def _scores(self, model: str, probe: Probe, first: int, end: int) -> Tensor:
-        """Of the texts from ``first`` to before ``end``."""
+        """Score the texts from ``first`` to before ``end``."""
         return torch.cat(
             [await self._requests.score(model, text) for text in probe.texts[first:end]]
         )
@@ -241,8 +250,8 @@ class PolicyServer:
         consistent(drawn.logprobs, scored[len(prompt) - 1 :].tolist(), self._section.vllm.tolerance)
 
     async def _scales(self) -> bool:
-        """Whether log-probabilities are of the distribution that is drawn from: looked at only
-        where that is not the plain one, but then at a temperature that shows it."""
+        """Return whether log-probabilities are of the distribution that is drawn from; checked, at
+        a temperature that shows it, only if that is not the plain one."""
         if self._section.temperature == 1 and self._section.top_p == 1:
             return True
         found = [
@@ -268,18 +277,9 @@ def _check_card(cards: dict[str, ModelCard], weights: Weights) -> None:
         )
 
 
-T = TypeVar("T")
-
-ROLE = "policy"
-_AWAY = frozenset({"unreachable", "connection", "timeout", "http_429", "http_502", "http_503"})
-"""Kinds of failure that pass when a server is back: they are waited out, not counted."""
-
-_LONGEST_PAUSE = 3.0  # seconds
-
-
 class Fleet:
-    """The servers of ``section.vllm``. For one event loop. ``counters`` has what :meth:`ask` did;
-    adapters and proofs are not in it."""
+    """The servers of ``section.vllm``, for one event loop. ``counters`` count :meth:`ask`, without
+    adapters and proofs."""
 
     def __init__(self, section: PolicySection, model: str) -> None:
         vllm = section.vllm
@@ -291,18 +291,18 @@ class Fleet:
             attempts=vllm.attempts,
             first_pause=vllm.backoff_seconds,
             longest_pause=_LONGEST_PAUSE,
-            away=_AWAY,
+            away=_RESTARTING,
             away_seconds=vllm.wait_seconds,
             ends_away=True,
         )
-        self._away: set[str] = set()
+        self._lost: set[str] = set()
 
     async def aclose(self) -> None:
         for server in self.servers.values():
             await server.aclose()
 
     def proof_metrics(self, name: str) -> dict[str, float]:
-        """Of the proofs for an adapter; of several servers' the least certain one."""
+        """Return the metrics of an adapter's proof, of several servers' the least certain one."""
         found = [server.proof(name) for server in self.servers.values()]
         proofs = [proof for proof in found if proof is not None]
         if not proofs:
@@ -310,36 +310,36 @@ class Fleet:
         return min(proofs, key=lambda proof: (proof.decided, -proof.lacking)).metrics()
 
     async def ask(self, key: str, work: Callable[[PolicyServer], Awaitable[T]]) -> T:
-        """Let the server with the fewest requests do the work, and another one where it fails.
+        """Have the server with the fewest requests do the work, and another one if it fails.
         ``key`` names the request; pauses are drawn from it.
 
-        Raises RunPaused when no server is there for ``wait_seconds``, or one answers ``attempts``
-        times with errors; RunError for what patience does not mend.
+        Raises RunPaused if no server can be used for ``wait_seconds``, or ``attempts`` replies are
+        errors; RunError for what waiting does not mend.
         """
 
         async def attempt(lease: Lease) -> T:
             server = self.servers[lease.server.url]
             done = await work(server)
-            self._away.discard(server.url)
+            self._lost.discard(server.url)
             return done
 
         call = self._call(key)
         try:
             return await self._retries.run(call, attempt)
         except RequestError as error:
-            raise _given_up(call, error, RunPaused) from None
+            raise _final_error(call, error, RunPaused) from None
 
     async def publish(self, weights: Weights, probe: Probe) -> None:
-        """Have the servers serve these weights, proven. One is enough: another that is away gives
-        its proof before it is asked for samples.
+        """Have the servers serve these weights with proof. One is enough: another that restarts
+        proves them before it samples.
 
-        Raises RunError when none does so within ``wait_seconds`` or ``attempts``, and at once when
-        one serves something else.
+        Raises RunError if none does so within ``wait_seconds`` or ``attempts``, and at once if one
+        serves something else.
         """
         call = self._call(weights.name)
         while True:
             began = time.monotonic()
-            near = [s for url, s in self.servers.items() if url not in self._away]
+            near = [s for url, s in self.servers.items() if url not in self._lost]
             found = await all_of(
                 self._try_ready(server, weights, probe) for server in near or self.servers.values()
             )
@@ -348,15 +348,15 @@ class Fleet:
             if len(errors) < len(found):
                 return
             if near and len(near) < len(self.servers):
-                continue  # those that were away are tried before anything is waited for
+                continue  # the others are tried before any pause
             call.attempts += 1
             pause = call.next_pause(errors[0])
             if pause is None:
-                raise _given_up(call, errors[0], RunError)
+                raise _final_error(call, errors[0], RunError)
             await call.sleep(pause)
 
-    def _call(self, key: str) -> Call:
-        return Call(self._policy, key.encode(), self.counters.role(ROLE))
+    def _call(self, key: str) -> RetriedCall:
+        return RetriedCall(self._policy, key.encode(), self.counters.role(ROLE))
 
     async def _try_ready(
         self, server: PolicyServer, weights: Weights, probe: Probe
@@ -364,21 +364,21 @@ class Fleet:
         try:
             await server.ready(weights, probe)
         except RequestError as error:
-            self._away.add(server.url)
+            self._lost.add(server.url)
             self.counters.role(ROLE).lost(server.url, error.kind, time.monotonic(), id(server))
             if error.final:
                 raise RunError(f"policy.vllm: {error.message}") from None
             return error
-        self._away.discard(server.url)
+        self._lost.discard(server.url)
         self.counters.role(ROLE).answered(server.url)
         return None
 
 
-def _given_up(call: Call, error: RequestError, kind: type[UserError]) -> UserError:
-    """What is raised for a call that ended so: ``kind``, where more patience might have helped."""
+def _final_error(call: RetriedCall, error: RequestError, kind: type[UserError]) -> UserError:
+    """Return the error of a call that ended like this: ``kind`` if waiting might have helped."""
     if error.final:
         return RunError(f"policy.vllm: {error.message}")
-    if error.kind in _AWAY:
+    if error.kind in _RESTARTING:
         return kind(
             f"policy.vllm: no server could be used for {call.failing:.0f} s (wait_seconds); last: "
             f"{error.message}; {how_to_start()}, then --resume"
@@ -391,7 +391,7 @@ def _given_up(call: Call, error: RequestError, kind: type[UserError]) -> UserErr
 
 
 async def all_of(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """The results of work that is done at once; the first UserError ends the rest and is raised."""
+    """Run work concurrently and return its results; the first UserError ends the rest."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one) for one in work]
@@ -403,8 +403,8 @@ async def all_of(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 async def check_servers(
     section: PolicySection, model: str, adapter: Path | None = None
 ) -> list[str]:
-    """What keeps the servers from being sampled from, one line each; empty when all is well.
-    ``adapter``: see :meth:`flowright.policy.vllm.server.PolicyServer.check`."""
+    """Return the problems that keep the servers from being used, one line each. ``adapter``: see
+    :meth:`PolicyServer.check`."""
     fleet = Fleet(section, model)
     try:
         found = await all_of(server.check(adapter) for server in fleet.servers.values())

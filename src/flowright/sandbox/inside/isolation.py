@@ -182,7 +182,7 @@ class Prepared:
         self.namespaces = namespaces
         self.landlock = landlock_of(config)
         self.sealed = sealed
-        self.filter = seccomp.Filter(sealed)
+        self.filter = seccomp.SyscallFilter(sealed)
         self.seccomp = works(self._filter_alone)
         self.uid: int | None = None
         if os.geteuid() == 0 and works(lambda: _read_as(config["uid"], config["readable"])):

@@ -200,7 +200,7 @@ def _tree(steps: list[tuple[int, list[Instruction]]]) -> list[Instruction]:
 
 
 def program(machine: str, sealed: bool = False) -> list[Instruction]:
-    """The filter for ``machine``, the process's own id left open (see :class:`Filter`)."""
+    """The filter for ``machine``, the process's own id left open (see :class:`SyscallFilter`)."""
     column = kernel.SUPPORTED.index(machine)
     actions: dict[int, list[Instruction]] = {}
     for numbers in (_ALLOWED if sealed else _ALLOWED | _PATHS).values():
@@ -230,7 +230,7 @@ def program(machine: str, sealed: bool = False) -> list[Instruction]:
     return head + _tree(steps)
 
 
-class Filter:
+class SyscallFilter:
     """The assembled filter: made once, then completed with a process's own id and loaded."""
 
     def __init__(self, sealed: bool) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from flowright.core.statistics import DIFFERENCE, Estimate, Resampler, holm, mean
-from flowright.study.cells import Cell
+from flowright.study.cells import StudyCell
 from flowright.study.collect import Collected, Row
 from flowright.study.config import ClaimSection, StudyConfig, column_of
 from flowright.study.inference import EventTime, median, p_value, paired_log_rank
@@ -41,7 +41,9 @@ class ClaimOutcome:
         return None if self.holm is None else self.holm <= self.claim.alpha
 
 
-def outcomes(study: StudyConfig, cells: Sequence[Cell], found: Collected) -> list[ClaimOutcome]:
+def outcomes(
+    study: StudyConfig, cells: Sequence[StudyCell], found: Collected
+) -> list[ClaimOutcome]:
     """Decide all claims, their p-values adjusted together (Holm). A claim that lacks seeds counts
     with p = 1, its worst case: what holds now also holds with all seeds."""
     each = [_outcome(study, cells, claim, found) for claim in study.claims]
@@ -54,7 +56,7 @@ def outcomes(study: StudyConfig, cells: Sequence[Cell], found: Collected) -> lis
 
 
 def _outcome(
-    study: StudyConfig, cells: Sequence[Cell], claim: ClaimSection, found: Collected
+    study: StudyConfig, cells: Sequence[StudyCell], claim: ClaimSection, found: Collected
 ) -> ClaimOutcome:
     against = claim.against or study.control
     wanted = len(study.all_seeds)
@@ -74,7 +76,7 @@ def _outcome(
 
 
 def claim_values(
-    study: StudyConfig, cells: Sequence[Cell], claim: ClaimSection, found: Collected
+    study: StudyConfig, cells: Sequence[StudyCell], claim: ClaimSection, found: Collected
 ) -> dict[int, float]:
     """Return what a claim tests by seed, unless it is about times: differences, or slopes over
     doses."""
@@ -108,7 +110,7 @@ def differences(found: Collected, cell: str, against: str, column: str) -> dict[
 
 
 def slopes(
-    family: Sequence[Cell],
+    family: Sequence[StudyCell],
     found: Collected,
     column: str,
     control: tuple[float, str] | None = None,
@@ -127,7 +129,7 @@ def slopes(
 
 
 def paired_times(
-    cells: Sequence[Cell], found: Collected, cell: str, against: str, measure: str
+    cells: Sequence[StudyCell], found: Collected, cell: str, against: str, measure: str
 ) -> tuple[list[EventTime], list[EventTime]]:
     """Return times to the onset (or severe point) in both cells' runs of the same seeds, of the
     first cell's shortcut, or the other's if it has none."""
@@ -138,7 +140,7 @@ def paired_times(
     return [ours[seed] for seed in seeds], [theirs[seed] for seed in seeds]
 
 
-def shortcut_of(cells: Sequence[Cell], *names: str) -> str | None:
+def shortcut_of(cells: Sequence[StudyCell], *names: str) -> str | None:
     """Return the first shortcut among these cells."""
     by_name = {cell.name: cell.shortcut for cell in cells}
     return next((by_name[name] for name in names if by_name.get(name)), None)
@@ -163,7 +165,7 @@ class CellSummary:
     """Runs of a cell, each measure's mean with its interval over seeds (``means``), and its paired
     difference to the control (``gained``)."""
 
-    cell: Cell
+    cell: StudyCell
     runs: int
     finished: int
     failures: int
@@ -174,7 +176,7 @@ class CellSummary:
 
 
 def summaries(
-    study: StudyConfig, cells: Sequence[Cell], found: Collected, measures: Sequence[str]
+    study: StudyConfig, cells: Sequence[StudyCell], found: Collected, measures: Sequence[str]
 ) -> list[CellSummary]:
     """Summarise all cells. P-values are two-sided, of exact sign flips, and not adjusted: they
     describe; :func:`outcomes` decides the claims."""
@@ -182,7 +184,7 @@ def summaries(
 
 
 def _summary(
-    study: StudyConfig, cell: Cell, found: Collected, measures: Sequence[str]
+    study: StudyConfig, cell: StudyCell, found: Collected, measures: Sequence[str]
 ) -> CellSummary:
     rows: list[Row] = [row for row in found.rows if row["cell"] == cell.name]
     means: dict[str, Estimate] = {}

@@ -14,7 +14,7 @@ from flowright.core.errors import RunError
 from flowright.core.files import disk_errors, write_json
 from flowright.core.journal import Journal, read_journal
 from flowright.runs.run_files import read_state
-from flowright.study.cells import Run
+from flowright.study.cells import StudyRun
 from flowright.study.config import StudyConfig
 
 CLAIMS_FILE = "claims.json"
@@ -129,11 +129,11 @@ class StudyJournal:
                 journal.damaged.append(file.read(lines.whole).count(b"\n") + 1)
         return journal
 
-    def start(self, run: Run) -> None:
+    def start(self, run: StudyRun) -> None:
         """Record that a process of the run starts."""
         self._write({"event": "start", "run": run.name, "config": run.config_hash})
 
-    def end(self, run: Run, status: int, seconds: float, stopped: bool) -> None:
+    def end(self, run: StudyRun, status: int, seconds: float, stopped: bool) -> None:
         """Record its exit; ``stopped`` if the study was stopping."""
         values = {"status": status, "seconds": round(seconds, 2), "asked": stopped}
         self._write({"event": "end", "run": run.name, **values})
@@ -173,7 +173,7 @@ def is_finished(folder: Path) -> bool:
     return read_state(folder).get("status") == "finished"
 
 
-def unfinished(runs: Sequence[Run], journal: StudyJournal) -> list[Run]:
+def unfinished(runs: Sequence[StudyRun], journal: StudyJournal) -> list[StudyRun]:
     """List the runs that are not finished. Raises RunError if a run was started with other settings
     than it has now: its results could not be compared."""
     changed = [

@@ -1,6 +1,4 @@
-"""Opening the policy and its samplers, for training and for evaluation alike. What its environment
-needs is the environment's to open.
-"""
+"""Open the policy and its samplers, for training and evaluation alike, and fit tasks to it."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext
@@ -10,8 +8,8 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from flowright.app.first_look import Start, with_steps
-from flowright.app.terminal import stage_progress
+from flowright.app.preflight_checks import Start, with_steps
+from flowright.app.terminal import sampled_where, stage_progress
 from flowright.config.policy import SMOLLM2, TINY
 from flowright.config.root import Config
 from flowright.core.errors import DataError, UserError
@@ -25,7 +23,7 @@ from flowright.policy.memory import wave_tokens
 from flowright.policy.model import Policy, choose_device, load_policy, shard
 from flowright.policy.sampling import Sampler, Tokenizer, render, template_ids, template_text
 from flowright.policy.tiny import Example, tiny_checkpoint
-from flowright.policy.vllm.probe import empty_adapter
+from flowright.policy.vllm.probe import zero_adapter
 from flowright.policy.vllm.sampler import VllmSampler
 from flowright.policy.vllm.server import check_servers
 
@@ -40,8 +38,8 @@ def open_policy(
     progress: Progress = lambda step, steps, note: None,
     device: torch.device | None = None,
 ) -> Policy:
-    """The policy with a fresh adapter, on ``device`` or else on the configured one, on the
-    warm-started model where there is to be one."""
+    """Open the policy with a fresh adapter, on ``device`` or the configured one, over the
+    warm-started model if there is to be one."""
     folder = config.policy.warm_start.folder
     path = str(folder) if folder else base_model(config, environment, train, progress)
     return load_policy(path, config.policy, config.seed, device)
@@ -55,8 +53,8 @@ async def policy_in_turn(
     ranks: Ranks,
     gpus: int,
 ) -> Policy:
-    """The policy, on the first rank before the others: a cold start is done once and kept. Then,
-    where its weights are to be split among several GPUs, by all together."""
+    """Open the policy on the first rank before the others, so that a cold start is done once; then,
+    if its weights are sharded, on all together."""
     device = choose_device(config.policy)
     first = device if gpus == 1 else torch.device("cpu")
 
@@ -73,8 +71,8 @@ async def policy_in_turn(
 
 
 def fitted(start: Start, policy: Policy) -> Start:
-    """The start with the tasks that this policy can be asked, and the steps that a run on them has.
-    Raises DataError where none to train on is left."""
+    """Keep the tasks that fit this policy, and set the steps of a run on them. Raises DataError if
+    no training task is left."""
     tasks = fitted_tasks(start.config, start.environment, start.tasks, policy.tokenizer)
     return replace(start, config=with_steps(start.config, start.environment, tasks), tasks=tasks)
 
@@ -82,8 +80,8 @@ def fitted(start: Start, policy: Policy) -> Start:
 def fitted_tasks(
     config: Config, environment: Environment, tasks: TaskSets, tokenizer: Tokenizer
 ) -> TaskSets:
-    """The tasks that a policy with this tokenizer can be asked. Raises DataError where none to
-    train on is left."""
+    """Return the tasks that a policy with this tokenizer can read. Raises DataError if no training
+    task is left."""
     limit = config.policy.max_prompt_tokens
 
     def tokens(messages: Sequence[Message]) -> int:
@@ -106,8 +104,8 @@ def base_model(
     train: Sequence[Task],
     progress: Progress = lambda step, steps, note: None,
 ) -> str:
-    """The folder or hub's name of ``strategy_model``, made where it is made on this machine: the
-    embedded policy is cold-started on the environment's demonstrations for the train tasks."""
+    """Return the folder or hub name of ``strategy_model``; the embedded policy is made here,
+    cold-started on the environment's demonstrations for the train tasks."""
     section = config.policy.tiny
     if config.strategy_model == SMOLLM2:
         return smollm2(section.cache_dir)
@@ -124,8 +122,8 @@ def base_model(
 
 
 def model_at_hand(config: Config) -> str | None:
-    """The folder or hub's name of the weights that :func:`open_policy` would begin with; None where
-    these are yet to be made on this machine."""
+    """Return the folder or hub name of the weights that :func:`open_policy` would start from; None
+    if they are yet to be made on this machine."""
     folder, name = config.policy.warm_start.folder, config.strategy_model
     if folder is None and name == SMOLLM2:
         file = packaged()
@@ -137,13 +135,6 @@ def model_at_hand(config: Config) -> str | None:
     return None if name == TINY else name
 
 
-def sampled_where(config: Config) -> str:
-    """Where the policy is sampled, for people."""
-    if config.policy.sampler == "local":
-        return "in this process"
-    return f"vLLM at {', '.join(config.policy.vllm.base_urls)}"
-
-
 async def check_samplers(config: Config, with_adapter: bool = False) -> str:
     """:func:`sampled_where`. Raises UserError with a line for each server that cannot be used.
     ``with_adapter``: an empty one is loaded and unloaded, as a dry run does; a run proves more with
@@ -153,7 +144,7 @@ async def check_samplers(config: Config, with_adapter: bool = False) -> str:
         return sampled_where(config)
     root = section.vllm.adapter_dir or config.run.output_dir
     model = model_at_hand(config) if with_adapter else None
-    empty = empty_adapter(model, section.lora, root) if model is not None else None
+    empty = zero_adapter(model, section.lora, root) if model is not None else None
     with empty or nullcontext() as adapter:
         problems = await check_servers(section, config.served_policy, adapter)
     if problems:
@@ -163,7 +154,7 @@ async def check_samplers(config: Config, with_adapter: bool = False) -> str:
 
 
 def local_sampler(config: Config, policy: Policy, trained: bool = True) -> LocalSampler:
-    """A sampler in this process that keeps to the memory plan."""
+    """Return a sampler in this process that keeps to the memory plan."""
     section, grpo = config.policy, config.grpo
     tokens = wave_tokens(section, grpo)
     return LocalSampler(policy, section.decode_batch, trained, grpo.prefix_sharing, tokens)
@@ -173,10 +164,10 @@ def local_sampler(config: Config, policy: Policy, trained: bool = True) -> Local
 async def open_samplers(
     config: Config, policy: Policy, folder: str = "adapters", ranks: Ranks = ONE
 ) -> AsyncIterator[tuple[Sampler, Sampler]]:
-    """Samplers of the policy as it is trained and as it was before, from the same place: what a
-    comparison finds is not to be the difference between two samplers. ``folder``: where adapters
-    for servers go, under the run's name; whoever samples at the same time takes another, as each
-    of several ranks does. These share out the servers, where there are enough."""
+    """Open samplers of the policy as trained and as it was before, in the same place, so that a
+    comparison does not measure a difference between samplers. ``folder``: place of the servers'
+    adapters, below the run's name; concurrent samplers need different ones, as each of several
+    ranks does. The ranks share out the servers, if there are enough."""
     section = config.policy
     if section.sampler == "local":
         yield local_sampler(config, policy), local_sampler(config, policy, trained=False)

@@ -21,14 +21,14 @@ from flowright.core.formatting import (
 from flowright.core.statistics import Estimate
 from flowright.core.untrusted import one_line
 from flowright.runs.run_files import read_state
+from flowright.study.arm_comparison import CellSummary, ClaimOutcome
 from flowright.study.collect import Collected, Row
-from flowright.study.compare import CellSummary, ClaimOutcome
 from flowright.study.config import MEASURES, StudyConfig
 from flowright.study.detectors import Detector, Remedy
-from flowright.study.drawings import Drawing, heat_map
+from flowright.study.drawings import Plot, heat_map
 from flowright.study.figures import Plots, plots_of
 from flowright.study.inference import median
-from flowright.study.journal import StudyJournal, read_claims
+from flowright.study.study_records import StudyJournal, read_claims
 from flowright.study.summary import (
     VERDICTS,
     Analysis,
@@ -176,7 +176,7 @@ def _answer(analysis: Analysis) -> Html:
     )
 
 
-def _drawn(charts: Iterable[Drawing | None], class_: str = "charts") -> Html | None:
+def _drawn(charts: Iterable[Plot | None], class_: str = "charts") -> Html | None:
     return grid([chart.html for chart in charts if chart is not None], class_)
 
 
@@ -445,7 +445,7 @@ def _matrix_map(
     estimates: Mapping[tuple[str, str], Estimate],
     form: Form,
     shares: bool = False,
-) -> Drawing | None:
+) -> Plot | None:
     numbers = {at: one.value for at, one in estimates.items() if one.value is not None}
     intervals = {
         at: f"{100 * one.low:.0f} to {100 * one.high:.0f}"

@@ -1,6 +1,5 @@
-"""What keeps a run or an evaluation from starting, as far as it can be seen before torch is loaded:
-the run directory, the checkpoint, the model's folder, the problems. Nothing is written or asked.
-"""
+"""Preflight checks that need no torch: run directory, checkpoint, model folder, problems. Nothing
+is written and no server is asked."""
 
 import importlib.util
 import json
@@ -37,7 +36,7 @@ ADAPTER = "adapter/adapter_model.safetensors"
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a run starts with."""
+    """The parts that a run starts with."""
 
     config: Config
     environment: Environment
@@ -45,9 +44,9 @@ class Start:
     resume: bool
 
 
-def first_look(config: Config, resume: bool, is_first: bool = True) -> Start:
-    """The start of a run. Raises UserError with a line for everything that is in the way; of
-    several processes the first looks at what they share."""
+def check_start(config: Config, resume: bool, is_first: bool = True) -> Start:
+    """Check a run before it starts. Raises UserError with a line per problem; of several processes
+    the first checks what they share."""
     environment = make_environment(config)
     found: list[TaskSets] = []
     shared = (
@@ -69,8 +68,7 @@ def first_look(config: Config, resume: bool, is_first: bool = True) -> Start:
 
 
 def with_steps(config: Config, environment: Environment, tasks: TaskSets) -> Config:
-    """The configuration with the steps of a run on these tasks, where the environment's keys say
-    so."""
+    """Set the steps of a run on these tasks, if the environment counts epochs."""
     steps = environment.steps(tasks.train)
     if steps is None:
         return config
@@ -78,7 +76,7 @@ def with_steps(config: Config, environment: Environment, tasks: TaskSets) -> Con
 
 
 def refuse(*checks: Callable[[], object]) -> None:
-    """Do all checks; raises UserError with every line that they raise."""
+    """Run all checks; raise UserError with all their lines."""
     problems: list[str] = []
     for check in checks:
         try:
@@ -90,8 +88,8 @@ def refuse(*checks: Callable[[], object]) -> None:
 
 
 def check_choices(section: GrpoSection) -> None:
-    """Load what the section names by import path; what is built in is there. Raises ConfigError
-    with a line for everything that cannot be had."""
+    """Load plug-ins that the section names by import path. Raises ConfigError with a line per
+    failure."""
     problems: list[str] = []
     for table, choice in (
         (OBJECTIVES, section.loss),
@@ -110,7 +108,7 @@ def check_choices(section: GrpoSection) -> None:
 
 
 def check_quantised(section: PolicySection) -> str:
-    """How the base is quantised. Raises ConfigError without what that needs."""
+    """Describe the quantisation. Raises ConfigError if its packages are missing."""
     if section.quantised and importlib.util.find_spec("bitsandbytes") is None:
         raise ConfigError(
             "policy.quantised: bitsandbytes is not installed; pip install -r "
@@ -120,8 +118,8 @@ def check_quantised(section: PolicySection) -> str:
 
 
 def check_text(config: Config) -> str:
-    """The text whose perplexity is measured, for people; empty where there is none. Raises
-    DataError where it cannot be read."""
+    """Describe the text whose perplexity is measured; empty without one. Raises DataError if it
+    cannot be read."""
     path = config.evaluation.text
     if path is None:
         return ""
@@ -133,7 +131,7 @@ def check_text(config: Config) -> str:
 
 
 def check_run(config: Config, resume: bool) -> str:
-    """The run's directory. Raises RunError where it can't be started, or resumed, there."""
+    """Check the run directory. Raises RunError if the run cannot start or resume there."""
     path = config.run.output_dir / config.run.name
     check_path(path, resume)
     if not resume:
@@ -144,8 +142,8 @@ def check_run(config: Config, resume: bool) -> str:
 
 
 def check_model(config: Config) -> str:
-    """The model that the policy starts from, for people. Raises UserError where it has to be made
-    or installed first, as far as that is known without the hub."""
+    """Describe the policy's base model. Raises UserError if it must be made or installed first, as
+    far as that is known without the hub."""
     folder = config.policy.warm_start.folder
     if folder is not None:
         return check_warm_start(config, folder)
@@ -155,7 +153,7 @@ def check_model(config: Config) -> str:
 
 
 def check_warm_start(config: Config, folder: Path) -> str:
-    """The words of a warm-started model. Raises UserError where there is none, or another one."""
+    """Describe a warm-started model. Raises UserError if it is missing or another one."""
     there = origin_of(folder)
     command = here(f"python scripts/warm_start.py --config {config.source}")
     if there is None:
@@ -171,11 +169,11 @@ def check_warm_start(config: Config, folder: Path) -> str:
             f"{command} --overwrite (adapters trained on it then mean nothing)"
         )
     check_model_folder(str(folder))
-    return there.words
+    return there.summary
 
 
 def warm_start_recipe(config: Config) -> dict[str, Any]:
-    """The settings that a warm-started model depends on, as plain JSON."""
+    """Settings that a warm-started model depends on, as plain JSON."""
     policy = config.policy
     return {
         "strategy_model": config.strategy_model,
@@ -188,7 +186,7 @@ def warm_start_recipe(config: Config) -> dict[str, Any]:
 
 
 def check_model_folder(name: str) -> str:
-    """A model that is named by its path. Raises UserError where it is not there."""
+    """Check a model that is named by its path. Raises UserError if it is missing."""
     folder = Path(name)
     if folder.is_dir():
         if not (folder / "config.json").is_file():
@@ -201,8 +199,8 @@ def check_model_folder(name: str) -> str:
 
 
 def check_checkpoint(path: Path, config: Config) -> None:
-    """A checkpoint to be measured. Raises RunError where it is none, damaged, or of another
-    model, adapter or base; which of the embedded models it is of, is not known yet."""
+    """Check a checkpoint to be measured. Raises RunError if it is none, damaged, or of another
+    model, adapter or base; an embedded model's identity is checked later."""
     if not weight_files(path, config):
         kind = "model" if config.policy.train == "full" else "adapter"
         raise RunError(
@@ -224,7 +222,7 @@ def check_checkpoint(path: Path, config: Config) -> None:
 
 
 def weight_files(path: Path, config: Config) -> list[Path]:
-    """What of a checkpoint holds what was trained."""
+    """Return the files with the trained weights of a checkpoint."""
     if config.policy.train == "full":
         return sorted((path / "model").glob("*.safetensors"))
     return [path / ADAPTER] if (path / ADAPTER).is_file() else []
@@ -243,8 +241,8 @@ def _other_adapter(path: Path, config: Config) -> list[str]:
 
 
 def load_tasks(environment: Environment, batches: bool = True) -> TaskSets:
-    """The environment's problems: enough of them to measure by and, with ``batches``, to train on.
-    Raises DataError with a line for each set that is not."""
+    """Load the environment's problems: enough to measure and, with ``batches``, to train on. Raises
+    DataError with a line per set that is too small."""
     tasks, config = environment.tasks(), environment.config
     size = config.grpo.prompts_per_step if batches else 1
     refuse(
@@ -255,7 +253,7 @@ def load_tasks(environment: Environment, batches: bool = True) -> TaskSets:
 
 
 def check_count(key: str, name: str, tasks: Sequence[Task], least: int = 1) -> None:
-    """Raises DataError where what ``key`` names has no problem, or fewer than a step needs."""
+    """Raise DataError if ``key`` names no problem, or fewer than a step needs."""
     if not tasks:
         raise DataError(f"{key}: no problem in {name}")
     if len(tasks) < least:
