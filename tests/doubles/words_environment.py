@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from flowright.core.errors import Failure, Reason
 from flowright.data.task import Task
-from flowright.environments.base import Demonstration, Environment, TaskSets
+from flowright.environments.base import Demonstration, Environment, Scaffold, TaskSets
 from flowright.environments.rollout import UNSCORED, Completion, Reward, Rollout
 from flowright.grading import Gold
 from flowright.llm.chat import Message
@@ -47,10 +47,8 @@ class Words(Environment):
 class Hinted(Words):
     """Shows the first attempt at a word a hint, and the second one that no prompt has room for."""
 
-    def scaffolds(
-        self, task: Task, step: int, steps: int, attempts: int
-    ) -> Sequence[Sequence[Message]]:
+    def scaffolds(self, task: Task, step: int, steps: int, attempts: int) -> Sequence[Scaffold]:
         own = self.messages(task)
         hints = ["Say y.", "y" * self.config.policy.max_prompt_tokens]
         shown = [[Message("system", hint), *own] for hint in hints]
-        return [*shown, *[own] * (attempts - len(shown))]
+        return [Scaffold(m) for m in [*shown, *[own] * (attempts - len(shown))]]

@@ -318,12 +318,12 @@ def test_scaffolds_show_less_and_less_to_the_policy() -> None:
     task = made.tasks().train[0]
     first = made.scaffolds(task, 1, 11, 4)
     assert first is not None and first == made.scaffolds(task, 1, 11, 4)
-    assert [seen[0].role for seen in first] == ["system", "system", "system", "user"]
-    assert [seen[-1] for seen in first] == made.messages(task) * 4
-    listed = [seen[0].content.count("point") for seen in first]
+    assert [seen.messages[0].role for seen in first] == ["system", "system", "system", "user"]
+    assert [seen.messages[-1] for seen in first] == made.messages(task) * 4
+    listed = [seen.messages[0].content.count("point") for seen in first]
     assert listed[0] > listed[2]
     last = made.scaffolds(task, 11, 11, 4)
-    assert last is not None and [*map(list, last)] == [made.messages(task)] * 4
+    assert last is not None and [list(seen.messages) for seen in last] == [made.messages(task)] * 4
     assert environment().scaffolds(environment().tasks().train[0], 1, 11, 4) is None
 
 
@@ -345,7 +345,7 @@ def test_scaffolding_needs_criteria(tmp_path: Path) -> None:
     written(tmp_path / "rubrics.jsonl", *rubrics)
     made = environment(**files)
     scaffolds = made.scaffolds(made.tasks().train[0], 1, 10, 2)
-    assert scaffolds is not None and "fig" in scaffolds[0][0].content
+    assert scaffolds is not None and "fig" in scaffolds[0].messages[0].content
     written(tmp_path / "rubrics.jsonl", rubrics[0])
     with pytest.raises(ConfigError, match="have no rubric there"):
         environment(**files).tasks()

@@ -15,6 +15,7 @@ from toy_run import TASKS, Killed, Toy, Wrapped, configured, train
 from flowright.config.grpo import GrpoSection
 from flowright.core.errors import ConfigError
 from flowright.data.task import Task
+from flowright.environments.base import Scaffold
 from flowright.environments.rollout import UNSCORED, Reward, Rollout
 from flowright.grpo.advantages import group_advantages
 from flowright.grpo.batch import Group, trained_groups, whole_groups
@@ -45,12 +46,11 @@ class Hinting(Toy):
 
     hints: Sequence[str | None] = HINTS
 
-    def scaffolds(
-        self, task: Task, step: int, steps: int, attempts: int
-    ) -> Sequence[Sequence[Message]]:
+    def scaffolds(self, task: Task, step: int, steps: int, attempts: int) -> Sequence[Scaffold]:
         own = self.messages(task)
         shown = [None] * attempts if 2 * step > steps else self.hints[:attempts]
-        return [own if hint is None else [Message("system", hint), *own] for hint in shown]
+        hinted = [own if hint is None else [Message("system", hint), *own] for hint in shown]
+        return [*map(Scaffold, hinted)]
 
 
 def encode(task: Task) -> Prompt:

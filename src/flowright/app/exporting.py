@@ -125,8 +125,8 @@ def _check_place(request: Request, source: Source) -> None:
 
 
 def _licence(config: Mapping[str, Any]) -> str | None:
-    said = config.get("license") or config.get("licence")
-    return json.dumps(said) if said is not None and not isinstance(said, str) else said
+    licence = config.get("license") or config.get("licence")
+    return json.dumps(licence) if licence is not None and not isinstance(licence, str) else licence
 
 
 def _versions() -> Mapping[str, str]:

@@ -117,13 +117,13 @@ def evaluate(
     checkpoints = [checkpoint_of(path) for path in checkpoints]
     for path in checkpoints:
         if best := chosen_as_best(path):
-            said = f"{path}, the best of its run: {best}"
+            line = f"{path}, the best of its run: {best}"
             if data is None:
-                said += (
+                line += (
                     "; chosen by validation problems such as these, so that its row is too good: "
                     "give others with --data"
                 )
-            console.print(f"checkpoint {said}", highlight=False, markup=False, soft_wrap=True)
+            console.print(f"checkpoint {line}", highlight=False, markup=False, soft_wrap=True)
 
     with open_evaluation(config, checkpoints, data, out, overwrite) as evaluation:
         if evaluation.ledger.complete:

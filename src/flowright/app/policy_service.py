@@ -139,7 +139,7 @@ def read(body: bytes, settings: PolicyServer) -> Question:
     *before, (role, text) = query.messages
     if role != "user" or not text.strip():
         raise HTTPException(400, "messages: the last one must be the user's, with text")
-    context = "\n\n".join(f"{said}: {content}" for said, content in before if content)
+    context = "\n\n".join(f"{role}: {content}" for role, content in before if content)
     model = str(data["model"])
     chosen = model.removeprefix(name).lstrip(":") or settings.kind
     _check_size(text, context, settings.max_question_bytes)
@@ -334,12 +334,12 @@ class PolicyApp(Starlette):
             return StreamingResponse(
                 self._streamed(question, reply), media_type="text/event-stream"
             )
-        told: list[str] = []
-        outcome = await self._answered(question, lambda event: told.append(event_text(event)))
+        texts: list[str] = []
+        outcome = await self._answered(question, lambda event: texts.append(event_text(event)))
         if outcome.failure is not None:
             status, error = failure_body(outcome.failure)
             return JSONResponse({**error, "flowright": self._spent(outcome)}, status)
-        return JSONResponse(reply.whole(outcome, "".join(told), self._spent(outcome)))
+        return JSONResponse(reply.whole(outcome, "".join(texts), self._spent(outcome)))
 
     async def _answered(self, question: Question, watch: Watch) -> Answer:
         """Answer a question. Raises HTTPException if the queue is full or time is up."""
@@ -354,8 +354,8 @@ class PolicyApp(Starlette):
         except Overloaded:
             raise self._full() from None
         except TimeoutError:
-            said = f"no answer within {settings.seconds:g} seconds (--seconds)"
-            raise HTTPException(504, said) from None
+            message = f"no answer within {settings.seconds:g} seconds (--seconds)"
+            raise HTTPException(504, message) from None
         except UserError as error:
             raise HTTPException(500, "; ".join(error.problems)) from None
 
@@ -419,8 +419,8 @@ class PolicyApp(Starlette):
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code in (404, 405) and error.detail in ("Not Found", "Method Not Allowed"):
-        said = f"{request.method} {request.url.path} is not served here"
-        error = HTTPException(error.status_code, said, error.headers)
+        message = f"{request.method} {request.url.path} is not served here"
+        error = HTTPException(error.status_code, message, error.headers)
     return refusal(error)
 
 

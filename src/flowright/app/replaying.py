@@ -94,8 +94,8 @@ def find_attempt(run: Path, place: str) -> Record:
     held = run / part if part else run
     kept = rollout_steps(held)
     if step not in kept:
-        told = f"{kept[0]} to {kept[-1]}" if kept else "none"
-        raise UserError(f"{held}: step {step} kept no attempts; steps with attempts: {told}")
+        shown = f"{kept[0]} to {kept[-1]}" if kept else "none"
+        raise UserError(f"{held}: step {step} kept no attempts; steps with attempts: {shown}")
     whole = (parse_record(line.data) for line in read_lines(rollouts_path(held, step)))
     records = [record for record in whole if record is not None]
     for record in records:

@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowright.core.command_line import at_least_one, on_signal as telling
+from flowright.core.command_line import at_least_one, on_signal
 from flowright.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -309,7 +309,7 @@ def score(options: argparse.Namespace) -> int:
     file, 3 if the judge is down, 130 after Ctrl-C.
     """
     with (
-        telling(lambda: "stopping; the same command goes on from here"),
+        on_signal(lambda: "stopping; the same command goes on from here"),
         _progress() as (bars, add),
     ):
         counts = _judge_file(options, bars, add)
@@ -388,8 +388,8 @@ def _identity(config: "JudgeServerConfig", columns: Any) -> dict[str, Any]:
 
     section = config.judge
     service = section.service.judge_url if section.service else None
-    told = section.model_dump(include={"model", "mode", "gate", "panel"}, mode="json")
-    judge = {**told, "service": service, "asked": fingerprint(section)}
+    shown = section.model_dump(include={"model", "mode", "gate", "panel"}, mode="json")
+    judge = {**shown, "service": service, "asked": fingerprint(section)}
     return {"judge": judge, "columns": asdict(columns)}
 
 
@@ -399,8 +399,8 @@ def _show_scores(counts: Counter[str], out: Path) -> int:
     scored = sum(counts[name] for name in ("right", "wrong", "tie"))
     shares = {"right": counts["right"], "wrong": counts["wrong"], "tie": counts["tie"],
               "unscored": total - scored}  # fmt: skip
-    told = [f"{name} {n} ({n / total:.1%})" for name, n in shares.items() if n or name != "tie"]
-    print(f"{out}: {total} rows: {', '.join(told)}")
+    shown = [f"{name} {n} ({n / total:.1%})" for name, n in shares.items() if n or name != "tie"]
+    print(f"{out}: {total} rows: {', '.join(shown)}")
     failed = {name: n for name, n in counts.items() if name not in ("right", "wrong", "tie")}
     if failed:
         why = ", ".join(f"{name} {n}" for name, n in sorted(failed.items()))

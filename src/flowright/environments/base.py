@@ -65,36 +65,44 @@ class TrainingConversation:
     every_turn: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Scaffold:
+    """A prompt that an attempt is sampled from and not trained on. ``share`` is the share of the
+    task's criteria that it shows, for the metric ``rollout/scaffold_share``; None without one."""
+
+    messages: Sequence[Message]
+    share: float | None = None
+
+
 class Environment:
-    """The base of every environment, with defaults for all that a small one does not need: it has
-    to say :meth:`tasks` and :meth:`rollout`. Made of the configuration alone; what costs time or
-    may fail is opened by :meth:`open`."""
+    """Base of every environment. Only :meth:`tasks` and :meth:`rollout` have no default. Made from
+    the configuration alone; :meth:`open` opens what costs time or may fail."""
 
     Config: ClassVar[type[EnvironmentSection]] = EnvironmentSection
-    """The keys of its own, at the root of a configuration under ``Config.key``."""
+    """Section of its own keys, at the root of a configuration under ``Config.key``."""
 
     display: ClassVar[Display] = Display()
     """Presentation of its runs on screens, from the run's files."""
 
     aliases: ClassVar[Mapping[str, str]] = {}
-    """Further names of a step's metrics, and the metrics that they stand for: as others who do the
-    same call them. Written where the metric is."""
+    """Further names of a step's metrics, as in other trainers, and the metrics that they stand for.
+    Written beside the metric."""
 
     def __init__(self, config: RunConfig) -> None:
         config.own(self.Config)  # made with its section
         self.config = config
 
     def tasks(self) -> TaskSets:
-        """The tasks of the configuration. Raises DataError."""
+        """Load the tasks of the configuration. Raises DataError."""
         raise NotImplementedError
 
     def read_tasks(self, name: str) -> Sequence[Task]:
-        """Tasks to measure on that are not the configuration's, by file name. Raises DataError."""
+        """Read a file of other tasks to measure on. Raises DataError."""
         raise ConfigError(f"environment {self.config.environment}: reads no task files; got {name}")
 
     def messages(self, task: Task) -> list[Message]:
-        """The prompt for a task, before the chat template. Where it is too long the last message
-        is cut in its middle."""
+        """Return the prompt for a task, before the chat template. If it is too long, the last
+        message is cut in its middle."""
         return [Message("user", task.problem)]
 
     @property
@@ -104,9 +112,9 @@ class Environment:
 
     @property
     def reward_bounds(self) -> tuple[float, float] | None:
-        """Between which bounds its rewards lie, where they are a matter of degree and not of right
-        and wrong: evaluations then tell the mean reward, and the best checkpoint is chosen by it
-        (``val/reward``). None: evaluations tell the share that is right by gold."""
+        """Bounds of graded rewards: evaluations then report the mean reward, and the best
+        checkpoint is chosen by it (``val/reward``). None: evaluations report the share that is
+        right by gold."""
         return None
 
     def steps(self, train: Sequence[Task]) -> int | None:
@@ -114,33 +122,26 @@ class Environment:
         return None
 
     def fitted(self, tasks: TaskSets, tokens: TokenCount, limit: int) -> TaskSets:
-        """The tasks, without what a policy with this tokenizer and limit cannot be asked.
-        ``tokens`` counts those of messages in the chat template. Default: all; what is too long is
-        cut where it is asked. Raises DataError."""
+        """Return the tasks that fit the policy's tokenizer and limit. ``tokens`` counts the tokens
+        of messages in the chat template. Default: all; :meth:`messages` that are too long are cut.
+        Raises DataError."""
         return tasks
 
     def forms(self, task: Task) -> Sequence[Task]:
-        """The ways in which a task is put to the policy, each a task with a prompt of its own: a
-        group's attempts are shared evenly among them and have one baseline. Such as a pair of
-        answers in both orders."""
+        """Return the variants of a task, such as a pair of answers in both orders, each a task with
+        a prompt of its own: a group's attempts are shared evenly among them and have one
+        baseline."""
         return (task,)
 
     def scaffolds(
         self, task: Task, step: int, steps: int, attempts: int
-    ) -> Sequence[Sequence[Message]] | None:
-        """The messages from which each attempt at a task, or at one of its :meth:`forms`, is
-        sampled while training, at a step from 1 to ``steps``; it is learned on :meth:`messages`,
-        and measured on them. None: all are sampled from those, too. An attempt whose messages are
-        too long for ``policy.max_prompt_tokens`` is sampled from the task's own and counted
-        (``rollout/scaffold_left_out``). A function of its arguments and the configuration alone, so
-        that a resumed run repeats it."""
-        return None
-
-    def scaffold_shares(
-        self, task: Task, step: int, steps: int, attempts: int
-    ) -> Sequence[float] | None:
-        """Return the share of its criteria that each of these attempts' :meth:`scaffolds` shows,
-        from 0 to 1, for the metric ``rollout/scaffold_share``; None if there is no such number."""
+    ) -> Sequence[Scaffold] | None:
+        """Return the prompt from which each attempt at a task, or at one of its :meth:`forms`, is
+        sampled while training, at a step from 1 to ``steps``; None if all are sampled from
+        :meth:`messages`, on which every attempt is trained and measured. An attempt whose scaffold
+        is too long for ``policy.max_prompt_tokens`` is sampled from the task's own prompt and
+        counted (``rollout/scaffold_left_out``). A function of its arguments and the configuration
+        alone, so that a resumed run repeats it."""
         return None
 
     @asynccontextmanager
@@ -151,8 +152,8 @@ class Environment:
 
     async def rollout(self, groups: Sequence[Sequence[Completion]]) -> list[list[Rollout]]:
         """Roll out all groups of a step at once; rollouts in the order of the completions. Whole
-        groups, because some rewards compare the attempts of a group. What goes wrong is a rollout
-        with a failure (:func:`flowright.core.errors.boundary`), never an exception."""
+        groups, because some rewards compare the attempts of a group. An error is a rollout with a
+        failure (:func:`flowright.core.errors.boundary`), never an exception."""
         raise NotImplementedError
 
     def judge_settings(self) -> Mapping[str, Any] | None:
@@ -174,11 +175,11 @@ class Environment:
         yield  # what makes it a generator
 
     def summarise(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
-        """Metrics of some rollouts under the field's names; those without a value are left out."""
+        """Return metrics of some rollouts under the field's names, without those of no value."""
         return outcome_metrics(rollouts)
 
     def mix(self, rollouts: Sequence[Rollout]) -> dict[str, dict[str, float]]:
-        """By kind of task, the mean of what its attempts are made of; see ``display.mixes``."""
+        """Return by kind of task the mean make-up of its attempts; see ``display.mixes``."""
         return {}
 
     def record(self, rollout: Rollout) -> Mapping[str, Any]:
@@ -186,17 +187,13 @@ class Environment:
         ``display.blocks`` reads."""
         return {}
 
-    def sample_text(self, rollout: Rollout) -> str:
-        """A completion as Markdown, for TensorBoard."""
-        return f"```\n{rollout.sample.text}\n```"
-
     def baselines(self) -> Sequence[Baseline]:
         """Return fixed completions to compare the policy with."""
         return ()
 
     def equal_tokens(self, policy: float, spent: Mapping[str, float]) -> Baseline | None:
-        """A baseline that spends about what the policy does: the policy's mean tokens of large
-        models for a task, and those of :meth:`baselines` by name."""
+        """Return a baseline that spends about as much as the policy. ``policy``: its mean tokens of
+        large models per task; ``spent``: those of :meth:`baselines` by name."""
         return None
 
     def demonstrations(
@@ -257,13 +254,13 @@ class Environment:
         return {}
 
     def trained_on(self) -> TrainedOn | None:
-        """Names and hashes of what a policy is trained on here, held-out tasks included, for the
-        run's ``trained_on.json``; None where nothing that is trained is measured by conversations.
-        Asked after :meth:`tasks`."""
+        """Return names and hashes of the training data, held-out tasks included, for the run's
+        ``trained_on.json``; None if policies trained here are not measured by conversations. Called
+        after :meth:`tasks`."""
         return None
 
     def introduction(self) -> Sequence[str]:
-        """The terminal's lines on an open environment, before the first step."""
+        """Return the terminal's lines on an open environment, before the first step."""
         return ()
 
     def checks(self) -> Sequence[tuple[str, Callable[[], Awaitable[str]]]]:
@@ -273,7 +270,7 @@ class Environment:
 
 
 def make_environment(config: RunConfig) -> Environment:
-    """The environment that the configuration names. Raises ConfigError."""
+    """Make the environment of a configuration. Raises ConfigError."""
     made = ENVIRONMENTS.load(config.environment)(config)
     if not isinstance(made, Environment):
         raise ConfigError(
@@ -286,5 +283,5 @@ def make_environment(config: RunConfig) -> Environment:
 def prompt_encoder(
     environment: Environment, tokenizer: Tokenizer, max_tokens: int
 ) -> Callable[[Task], Prompt]:
-    """From a task to the policy's prompt tokens, cut to ``max_tokens``."""
+    """Return a function from a task to the policy's prompt tokens, cut to ``max_tokens``."""
     return lambda task: render(environment.messages(task), tokenizer, max_tokens)

@@ -35,7 +35,7 @@ class Curve:
 class Display:
     """Words and metrics of an environment; every field has a default that fits any.
 
-    ``completion`` is the word for a completion, ``compared`` for a row of the evaluation. ``kinds``
+    ``completion`` is the word for a completion, ``language`` that of its code block, ``compared`` for a row of the evaluation. ``kinds``
     are the kinds of tasks in their usual order; others follow. ``curves`` stand beside time and
     tokens, ``shares`` (name, metric) beside the valid share of the rollouts; ``seconds`` names the
     metrics ``time/<name>`` that are means over rollouts. ``models`` and ``labels`` are keys of
@@ -44,6 +44,7 @@ class Display:
     """
 
     completion: str = "completion"
+    language: str = ""
     compared: str = "Policy"
     kinds: Sequence[str] = ()
     mixes: Sequence[Mix] = ()

@@ -245,15 +245,21 @@ def fit(
 class RowSection(Protocol):
     """The keys that environments of rows share."""
 
-    epochs: float | None
-    overlong: Any
-    train_files: Sequence[Any]
+    @property
+    def epochs(self) -> float | None: ...
+    @property
+    def overlong(self) -> str: ...
+    @property
+    def train_files(self) -> Sequence[object]: ...
 
 
-class RowEnvironment(Environment):
+S = TypeVar("S", bound=RowSection)
+
+
+class RowEnvironment(Environment, Generic[S]):
     """Base of the environments whose tasks are rows, of files or of a known rule."""
 
-    _section: RowSection
+    _section: S
     _sets: RowSets[Any] | None = None
     _length_notes: tuple[str, ...] = ()
 

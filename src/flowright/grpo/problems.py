@@ -72,17 +72,16 @@ def shown_prompts(
     own = tuple(environment.messages(task))
     bare = ShownPrompt(prompt.token_ids)
     found = {own: bare}
-    for messages in map(tuple, scaffolds):
+    shown: list[ShownPrompt] = []
+    for scaffold in scaffolds:
+        messages = tuple(scaffold.messages)
         if messages not in found:
             found[messages] = _shown_prompt(messages, own, bare, fitting)
-    shown = [found[tuple(messages)] for messages in scaffolds]
-    shares = environment.scaffold_shares(task, step, steps, attempts)
-    if shares is None:
-        return shown
-    return [
-        replace(one, share=share if one.scaffold is not None else 0.0)
-        for one, share in zip(shown, shares, strict=True)
-    ]
+        one = found[messages]
+        if scaffold.share is not None:
+            one = replace(one, share=scaffold.share if one.scaffold is not None else 0.0)
+        shown.append(one)
+    return shown
 
 
 def _shown_prompt(

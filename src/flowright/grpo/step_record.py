@@ -98,7 +98,7 @@ def sample_texts(environment: Environment, rollouts: Sequence[Rollout]) -> dict[
     texts = {}
     for kind in tasks_by_kind([rollout.task for rollout in rollouts]):
         first = next(rollout for rollout in rollouts if rollout.task.kind == kind)
-        text = f"{_headline(first)}\n\n{environment.sample_text(first)}"
+        text = f"{_headline(first)}\n\n```{environment.display.language}\n{first.sample.text}\n```"
         texts[f"{environment.display.completion}/{kind}"] = text
     return texts
 

@@ -12,11 +12,16 @@ from flowright.config.llm import SIMULATED
 from flowright.config.root import Config as RunConfig
 from flowright.core.errors import DataError
 from flowright.core.statistics import SHARE
-from flowright.criteria.rubrics.rows import Item
 from flowright.criteria.rubrics.scaffolding import Schedule, scaffolded, shown_items
 from flowright.data.contamination import TrainedOn
 from flowright.data.task import Task
-from flowright.environments.base import Baseline, Demonstration, TaskSets, TokenCount
+from flowright.environments.base import (
+    Baseline,
+    Demonstration,
+    Scaffold,
+    TaskSets,
+    TokenCount,
+)
 from flowright.environments.instructions.config import CHECKED, InstructionsSection
 from flowright.environments.instructions.display import DISPLAY
 from flowright.environments.instructions.grader import (
@@ -46,7 +51,7 @@ from flowright.llm.chat import Message
 from flowright.llm.counters import Counters
 
 
-class InstructionsEnvironment(RowEnvironment):
+class InstructionsEnvironment(RowEnvironment[InstructionsSection]):
     """The environment of ``environment: instructions``; its keys are those of ``instructions``."""
 
     Config = InstructionsSection
@@ -88,40 +93,23 @@ class InstructionsEnvironment(RowEnvironment):
 
     def scaffolds(
         self, task: Task, step: int, steps: int, attempts: int
-    ) -> Sequence[Sequence[Message]] | None:
-        """For each attempt of a group the messages that it is sampled from, at a step from 1 to
-        ``steps``; None where all are sampled from the bare prompt. Which criteria are shown depends
-        on seed, step, task and attempt alone."""
-        task, words = _instruction(task), self._words.scaffold
-        return [
-            messages_of(scaffolded(task.conversation, items, words))
-            for items in self._shown(task, step, steps, attempts)
-        ] or None
-
-    def scaffold_shares(
-        self, task: Task, step: int, steps: int, attempts: int
-    ) -> Sequence[float] | None:
-        """For each attempt the share of the task's criteria that it is shown."""
-        task = _instruction(task)
-        shown = self._shown(task, step, steps, attempts)
-        return [len(items) / len(task.shown) for items in shown] or None
-
-    def _shown(
-        self, task: InstructionTask, step: int, steps: int, attempts: int
-    ) -> list[tuple[Item, ...]]:
-        """The criteria that each attempt is shown; no list where nothing is scaffolded."""
-        section = self._section.scaffolding
+    ) -> Sequence[Scaffold] | None:
+        """Return for each attempt a prompt with some of the task's criteria, chosen by seed, step,
+        task and attempt alone; None without scaffolding."""
+        task, section = _instruction(task), self._section.scaffolding
         if not section.enabled or not task.shown:
-            return []
+            return None
         schedule = Schedule(section.decay, section.power, section.start, section.steepness)
-        return [
-            shown_items(
+        found: list[Scaffold] = []
+        for attempt in range(attempts):
+            items = shown_items(
                 task.shown,
                 schedule.share(step, steps, attempt, attempts),
                 f"{self.config.seed}/scaffold/{step}/{task.id}/{attempt}",
             )
-            for attempt in range(attempts)
-        ]
+            messages = messages_of(scaffolded(task.conversation, items, self._words.scaffold))
+            found.append(Scaffold(messages, len(items) / len(task.shown)))
+        return found
 
     @asynccontextmanager
     async def open(self, tasks: Sequence[Task]) -> AsyncIterator[None]:

@@ -60,7 +60,7 @@ from flowright.llm.chat import Message
 RowTask = JudgingTask | ConversationTask
 
 
-class JudgingEnvironment(RowEnvironment):
+class JudgingEnvironment(RowEnvironment[JudgingSection]):
     """The environment of ``environment: judging``; its keys are those of ``judging``."""
 
     Config = JudgingSection

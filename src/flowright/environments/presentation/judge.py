@@ -46,7 +46,7 @@ class PlantedJudge:
         self._section, self._name = section, name
         self._seed, self._gate = config.seed, config.judge.gate
         self._tries = config.judge.max_attempts, config.llm.attempts
-        self._length_failures = config.presentation.length_failures
+        self._length_failures = config.own(PresentationSection).length_failures
 
     def __call__(self, task: Task, text: str, key: str) -> Verdict:
         query = JudgeQuery(task.question, text, task.reference, key=key)

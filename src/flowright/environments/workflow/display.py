@@ -34,6 +34,7 @@ class WorkflowDisplay(Display):
 
 DISPLAY = WorkflowDisplay(
     completion="workflow",
+    language="python",
     compared="Workflow",
     kinds=KINDS,
     mixes=(Mix("Operator mix", "operators", "Mean calls per workflow."),),
