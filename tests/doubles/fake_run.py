@@ -51,7 +51,7 @@ def wait(run: Path, state: dict[str, object]) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         (run / "waits").touch()
-        time.sleep(120)
+        time.sleep(600)
     except KeyboardInterrupt:
         write_json(run / "state.json", {**state, "status": "interrupted"})
         return 130
