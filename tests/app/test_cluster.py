@@ -60,7 +60,7 @@ def test_one_node_serves_and_the_other_trains(
 ) -> None:
     with start(tmp_path) as job:
         (tmp_path / "ready").read_text()
-        assert job.wait(60) == 0, job.communicate()
+        assert job.wait(600) == 0, job.communicate()
     log = (tmp_path / "log").read_text()
     steps = [line for line in log.splitlines() if line.startswith("srun")]
     assert sum("--nodelist=node-a" in step and "bash -c" in step for step in steps) == 1
@@ -82,7 +82,7 @@ def test_a_job_whose_time_is_over_saves_and_goes_on_as_a_new_one(tmp_path: Path)
     with start(tmp_path, TRAINS="1", RUN_NAME="mine") as job:
         (tmp_path / "ready").read_text()
         job.send_signal(signal.SIGTERM)
-        assert job.wait(60) == 1, job.communicate()
+        assert job.wait(600) == 1, job.communicate()
     log = (tmp_path / "log").read_text().splitlines()
     assert "train.py --config config/training.yaml --resume run.name=mine" in "\n".join(log)
     assert log[-2:] == ["told", "scontrol requeue 7"]
@@ -91,5 +91,5 @@ def test_a_job_whose_time_is_over_saves_and_goes_on_as_a_new_one(tmp_path: Path)
 def test_a_run_that_fails_is_not_queued_again(tmp_path: Path) -> None:
     with start(tmp_path, STATUS="3") as job:
         (tmp_path / "ready").read_text()
-        assert job.wait(60) == 3, job.communicate()
+        assert job.wait(600) == 3, job.communicate()
     assert "requeue" not in (tmp_path / "log").read_text()

@@ -29,12 +29,12 @@ assert arguments[0] == "serve"
 with open(os.environ["STANDIN_SEEN"], "w") as seen:
     json.dump({{"arguments": arguments, "environment": dict(os.environ)}}, seen)
 print("loading weights", flush=True)
-forgotten = threading.Timer(60, lambda: os._exit(9))  # whatever a test forgets ends by itself
+forgotten = threading.Timer(600, lambda: os._exit(9))  # whatever a test forgets ends by itself
 forgotten.daemon = True
 forgotten.start()
 if mode == "dies":
     sys.exit("torch.OutOfMemoryError: CUDA out of memory")
-worker = subprocess.Popen(["sleep", "60"])
+worker = subprocess.Popen(["sleep", "600"])
 with open(os.environ["STANDIN_SEEN"] + ".worker", "w") as seen:
     print(worker.pid, file=seen)
 if mode == "never":
@@ -111,7 +111,7 @@ class House:
             env=self.environment | environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
             check=False,
         )
 
@@ -270,7 +270,7 @@ def test_a_server_on_its_way_down_is_waited_for_and_followed(house: House) -> No
             assert second.stdout is not None
             assert any("is starting already" in line for line in second.stdout)
             Path(f"{house.seen}.go").touch()
-            said, _ = second.communicate(timeout=120)
+            said, _ = second.communicate(timeout=600)
     assert second.returncode == 0 and "has ended; starting another" in said
     assert is_running(house.pid())
 
@@ -289,7 +289,7 @@ def test_an_interrupted_start_leaves_no_server_behind(house: House) -> None:
                 break
             time.sleep(0.05)
         waiting.terminate()
-        _, said = waiting.communicate(timeout=120)
+        _, said = waiting.communicate(timeout=600)
     assert waiting.returncode == 1 and "executor: interrupted" in said
     assert not is_running(house.worker())
 

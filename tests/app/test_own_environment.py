@@ -9,6 +9,7 @@ import pytest
 from documented import write_programs
 from starlette.testclient import TestClient
 
+from flowright.cli.commands import main
 from flowright.runs.run_files import read_metrics, read_rollouts, read_state, rollout_steps
 from flowright.viewer.run_list import RunList as Shelf
 from flowright.viewer.server import create_app
@@ -142,19 +143,23 @@ def test_it_is_checked_evaluated_watched_and_reported(
     assert "Operator mix" not in report and "executor" not in report.split("Configuration")[0]
 
 
-def test_a_name_that_is_none_lists_what_there_is(folder: Path):
-    wrong = call(folder, str(ROOT / "train.py"), "--config", "sums.yaml", "environment=workflows")
-    assert wrong.returncode == 2
-    assert "did you mean workflow?" in wrong.stderr and "package.module:name" in wrong.stderr
-    absent = call(folder, str(ROOT / "train.py"), "--config", "sums.yaml", "environment=summs:Sums")
-    assert absent.returncode == 2 and "no module summs" in absent.stderr
-    given = ["grpo.advantage_scale=sums:By", "grpo.loss=dappo"]
-    choices = call(folder, str(ROOT / "train.py"), "--config", "sums.yaml", *given[:1])
-    assert choices.returncode == 2 and "advantage sums:By" in choices.stderr
-    unknown = call(folder, str(ROOT / "train.py"), "--config", "sums.yaml", *given)
-    assert unknown.returncode == 2 and "did you mean dapo?" in unknown.stderr
-    lacking = call(folder, str(ROOT / "train.py"), "--config", "sums.yaml", "environment=sums:Sum")
-    assert lacking.returncode == 2 and "did you mean Sums?" in lacking.stderr
+def test_a_name_that_is_none_lists_what_there_is(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+
+    def problems(*overrides: str) -> str:
+        assert main(["train", "--config", "sums.yaml", *overrides]) == 2
+        return capsys.readouterr().err
+
+    wrong = problems("environment=workflows")
+    assert "did you mean workflow?" in wrong and "package.module:name" in wrong
+    assert "no module summs" in problems("environment=summs:Sums")
+    assert "advantage sums:By" in problems("grpo.advantage_scale=sums:By")
+    unknown = problems("grpo.advantage_scale=sums:By", "grpo.loss=dappo")
+    assert "did you mean dapo?" in unknown
+    assert "did you mean Sums?" in problems("environment=sums:Sum")
 
 
 def test_its_keys_are_checked_and_listed_as_all_are(folder: Path):

@@ -56,7 +56,7 @@ class House:
             env={"PATH": "/usr/bin:/bin", "PYTHON": str(self.python)} | environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
             check=False,
         )
 

@@ -21,7 +21,7 @@ def train(*arguments: str, **environment: str) -> subprocess.CompletedProcess[st
         env=os.environ | environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
 

@@ -99,7 +99,7 @@ def test_a_signal_is_answered_by_a_line_and_everything_is_closed(
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(number)
-        out, errors = process.communicate(timeout=60)
+        out, errors = process.communicate(timeout=600)
     name = signal.Signals(number).name
     assert errors == f"{name}: stopping; 2 rows are kept (once more ends at once)\n"
     assert (out, process.returncode) == ("closed\n", status)
@@ -139,7 +139,7 @@ def test_the_second_signal_ends_what_does_not_end() -> None:
         process.send_signal(signal.SIGINT)
         assert process.stdout.readline() == "closing\n"
         process.send_signal(signal.SIGINT)
-        out, errors = process.communicate(timeout=60)
+        out, errors = process.communicate(timeout=600)
     assert errors.count("SIGINT: stopping; never mind") == 1
     assert (out, process.returncode) == ("last words\n", 130)
 
@@ -156,13 +156,13 @@ def test_what_the_user_can_mend_is_told_without_a_traceback(
     name: str, status: int, said: str
 ) -> None:
     with started(name) as process:
-        out, errors = process.communicate(timeout=60)
+        out, errors = process.communicate(timeout=600)
     assert (out, errors, process.returncode) == ("", said, status)
 
 
 def test_a_file_that_cannot_be_written_is_one_line() -> None:
     with started("readonly") as process:
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=600)
     assert (errors, process.returncode) == ("/dev/null/x: not a directory\n", 2)
 
 
@@ -172,13 +172,13 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
         os.close(writing)
         os.read(reading, 10)
         os.close(reading)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=600)
     assert (errors, process.returncode) == ("", 0)
 
 
 def test_output_to_a_full_disk_is_one_line() -> None:
     with Path("/dev/full").open("w") as full, started("pipe", stdout=full.fileno()) as process:
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=600)
     assert (errors, process.returncode) == (
         "the disk is full; free some space and start again\n",
         2,
@@ -187,6 +187,6 @@ def test_output_to_a_full_disk_is_one_line() -> None:
 
 def test_a_bug_keeps_its_traceback() -> None:
     with started("bug") as process:
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=600)
     assert process.returncode == 1
     assert "Traceback" in errors and "KeyError" in errors

@@ -91,7 +91,7 @@ def upstream(monkeypatch: pytest.MonkeyPatch) -> Iterator[Upstream]:
     yield state
     server.shutdown()
     server.server_close()
-    thread.join(timeout=60)
+    thread.join(timeout=600)
     assert not thread.is_alive()
 
 

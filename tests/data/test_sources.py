@@ -296,7 +296,7 @@ def test_references_pass_the_tests_that_we_show(shared: Path) -> None:
         input="\n".join(lines),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=True,
     )
     assert done.stdout == ""

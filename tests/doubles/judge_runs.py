@@ -111,7 +111,7 @@ def run(
         ranks = [met | {"RANK": str(n), "LOCAL_RANK": str(n)} for n in range(processes)]
     started = [_start(context, config, log, resume, kill_at, given, on_ray) for given in ranks]
     for process in started:
-        process.join(200)
+        process.join(1800)
         process.kill()  # of one that hangs; the others have ended
         process.join()
     return [process.exitcode for process in started]

@@ -43,7 +43,7 @@ def served_beside(app: Starlette) -> Iterator[str]:
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
     try:
-        assert ready.wait(60)
+        assert ready.wait(600)
         yield urls[0]
     finally:
         done.set()

@@ -97,12 +97,12 @@ class StandIn:
 
         thread = threading.Thread(target=run)
         thread.start()
-        ready.wait(30)
+        ready.wait(600)
         try:
             yield self.url
         finally:
             loop.call_soon_threadsafe(ended.set)
-            thread.join(30)
+            thread.join(600)
 
     @asynccontextmanager
     async def asked(self, **options: Any) -> AsyncIterator[RemoteJudge]:

@@ -62,9 +62,9 @@ def test_a_forked_child_asks_for_itself_and_leaves_the_parent_alone() -> None:
         children = [forking.Process(target=asked, args=(n, url, answers)) for n in range(3)]
         for child in children:
             child.start()
-        assert [answers.get(timeout=60) for _ in children] == [1.0] * 3
+        assert [answers.get(timeout=600) for _ in children] == [1.0] * 3
         for child in children:
-            child.join(60)
+            child.join(600)
             assert child.exitcode == 0
         assert _SYSTEM.reward("Q", "It is 42!", "42")["reward"] == 1.0
         assert _SYSTEM.get_metrics()["retries"] == 0
@@ -189,7 +189,7 @@ def test_no_wait_is_for_ever() -> None:
     while thread.is_alive() and system.get_metrics()["current_queue_size"] == 0:
         thread.join(0.01)
     system.close()
-    thread.join(60)
+    thread.join(600)
     assert waiting[0]["reward"] is None and "closed" in waiting[0]["explanation"]
 
 
@@ -280,7 +280,7 @@ def test_ctrl_c_takes_back_what_it_waited_for() -> None:
     interrupted.add_done_callback(lambda _: asked.cancel())
     with pytest.raises(KeyboardInterrupt):
         thread.wait(interrupted, 60.0)
-    assert ended.wait(60.0)
+    assert ended.wait(600.0)
     thread.end(None)
 
 

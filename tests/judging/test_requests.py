@@ -181,7 +181,7 @@ async def test_a_slow_disk_holds_up_nothing_but_verdicts(tmp_path: Path) -> None
     healthy = threading.Event()
 
     def read() -> tuple[bool, str]:
-        return healthy.wait(60.0), path.read_text(encoding="utf-8")
+        return healthy.wait(600.0), path.read_text(encoding="utf-8")
 
     transport = httpx2.ASGITransport(app=app)
     async with httpx2.AsyncClient(transport=transport, base_url="http://judge") as client:

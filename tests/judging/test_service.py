@@ -679,7 +679,7 @@ def test_the_shipped_service_starts_judges_and_ends() -> None:
                 answer = client.post("/batch_judge", json={"requests": [right, wrong]})
                 assert [r["score"] for r in answer.json()["responses"]] == [1.0, 0.0]
             process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 0
+            assert process.wait(600) == 0
         finally:
             process.kill()
             process.wait()

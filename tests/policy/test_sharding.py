@@ -39,6 +39,7 @@ def alone() -> dict[str, Any]:
     return updates(ONE, lambda policy: policy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_split_weights_give_the_update_of_whole_ones(
     name: str, shards: tuple[Path, list[dict[str, Any]]], alone: dict[str, Any]
@@ -64,6 +65,7 @@ def test_split_weights_give_the_update_of_whole_ones(
         assert logprobs == pytest.approx(one.found[place], rel=1e-4, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_what_else_runs_the_model_finds_the_same(shards: tuple[Path, list[dict[str, Any]]]):
     out, found = shards
     one = looked_at(tiny_policy(), ONE)
@@ -77,6 +79,7 @@ def test_what_else_runs_the_model_finds_the_same(shards: tuple[Path, list[dict[s
     assert together == pytest.approx(one["divergences"], abs=1e-4)
 
 
+@pytest.mark.slow
 async def test_processes_read_a_text_together(shards: tuple[Path, list[dict[str, Any]]]):
     one = await read_texts(tiny_policy(), ONE)
     assert len(one) == 4 and one[0] != pytest.approx(one[1], rel=1e-2)
@@ -84,6 +87,7 @@ async def test_processes_read_a_text_together(shards: tuple[Path, list[dict[str,
         assert process["texts"] == pytest.approx(one, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_process_holds_its_part_of_the_layers_alone(
     shards: tuple[Path, list[dict[str, Any]]],
 ):
@@ -97,6 +101,7 @@ def test_a_process_holds_its_part_of_the_layers_alone(
         assert whole // 2 < process["alive"] - others < whole
 
 
+@pytest.mark.slow
 async def test_a_run_of_split_weights_is_that_of_one_process(
     shards: tuple[Path, list[dict[str, Any]]], tmp_path: Path
 ):
@@ -113,6 +118,7 @@ async def test_a_run_of_split_weights_is_that_of_one_process(
         assert ours == theirs
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_in_a_pass_is_said_to_have_gone(
     shards: tuple[Path, list[dict[str, Any]]],
 ):

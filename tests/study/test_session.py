@@ -290,7 +290,7 @@ def test_an_interrupted_study_stops_its_runs_and_goes_on(tmp_path: Path) -> None
     with pytest.raises(RunError, match="another study"):
         Lock(out, ("study", "folder", "--out"))
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=600)
     assert process.returncode == 130
     assert "what is under way is saved; go on: " in said
     assert read_state(waits.parent)["status"] == "interrupted"

@@ -177,7 +177,7 @@ def test_a_damaged_metrics_file_is_named(
 
 def test_the_shell_command_prints_plain_text_into_a_pipe(run: Path) -> None:
     command = ["bash", str(ROOT / "monitor.sh"), str(run)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     assert "\x1b" not in done.stdout
     assert done.stderr == ""
     assert done.stdout.startswith("a-run  finished\nstep 12/12\n")
@@ -185,7 +185,7 @@ def test_the_shell_command_prints_plain_text_into_a_pipe(run: Path) -> None:
         ["bash", "-c", f"{' '.join(command)} | head -n 1"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=True,
     )
     assert cut_short.stderr == ""
@@ -247,7 +247,7 @@ class Terminal:
         os.close(slave)
         self.seen = ""
 
-    def wait_for(self, text: str, seconds: float = 60) -> None:
+    def wait_for(self, text: str, seconds: float = 600) -> None:
         deadline = time.monotonic() + seconds
         while text not in self.seen:
             assert time.monotonic() < deadline, f"{text!r} not in {self.seen[-2000:]!r}"

@@ -322,11 +322,11 @@ def test_settings_are_flat() -> None:
 def test_the_command_writes_the_newest_run_and_says_where(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", steps=2)
     script = [sys.executable, str(ROOT / "scripts" / "make_report.py"), "--output-dir"]
-    done = subprocess.run([*script, str(tmp_path)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*script, str(tmp_path)], capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stdout) == (0, f"{run / 'report.html'}\n")
     assert (run / "report.html").stat().st_size > 10_000
     nothing = subprocess.run(
-        [*script, str(tmp_path / "none")], capture_output=True, text=True, timeout=120
+        [*script, str(tmp_path / "none")], capture_output=True, text=True, timeout=600
     )
     assert nothing.returncode == 2
     assert "no run here yet" in nothing.stderr

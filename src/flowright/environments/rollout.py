@@ -242,38 +242,44 @@ def _reward(reward: Reward) -> dict[str, Any]:
 
 
 def outcome_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """The metrics of some rollouts under the field's names."""
+    """Return the metrics that every environment's rollouts have: rewards, gold, failures, the
+    judge, calls and tokens."""
     spent = [r.spent for r in rollouts if r.spent]
     verdicts = [r.verdict for r in rollouts if r.verdict]
     return {
         **_scores(rollouts),
         **_failures([r.failure for r in rollouts]),
         **audit([r.verdict for r in rollouts], [r.gold for r in rollouts]),
-        **mean_of("llm/calls_mean", [float(s.calls) for s in spent]),
-        **mean_of("tokens/llm_mean", [float(s.tokens) for s in spent]),
-        **mean_of("tokens/judge_mean", [float(v.usage.tokens) for v in verdicts]),
-        **mean_of("time/execute", [s.seconds for s in spent]),
-        **mean_of("time/judge", [v.seconds for v in verdicts]),
+        **means(
+            {
+                "llm/calls_mean": [s.calls for s in spent],
+                "tokens/llm_mean": [s.tokens for s in spent],
+                "tokens/judge_mean": [v.usage.tokens for v in verdicts],
+                "time/execute": [s.seconds for s in spent],
+                "time/judge": [v.seconds for v in verdicts],
+            }
+        ),
     }
 
 
-def mean_of(name: str, values: Sequence[float]) -> dict[str, float]:
-    """One metric: the mean of the values, none without any."""
-    return {name: sum(values) / len(values)} if values else {}
+def means(values: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Return the mean of each metric's values; a metric without values is left out."""
+    return {name: sum(some) / len(some) for name, some in values.items() if some}
 
 
 def _scores(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    judged = [r.verdict.correct for r in rollouts if r.verdict and r.verdict.status == "ok"]
-    metrics = {
-        **mean_of("reward/mean", _rewards(rollouts)),
-        **mean_of("reward/right_frac", [1.0 if correct else 0.0 for correct in judged]),
-        **mean_of("gold/accuracy", _golds(rollouts)),
+    values = {
+        "reward/mean": _rewards(rollouts),
+        "reward/right_frac": [
+            bool(r.verdict.correct) for r in rollouts if r.verdict and r.verdict.status == "ok"
+        ],
+        "gold/accuracy": _golds(rollouts),
     }
     for kind in tasks_by_kind([r.task for r in rollouts]):
         some = [r for r in rollouts if r.task.kind == kind]
-        metrics |= mean_of(f"reward/by_kind/{kind}", _rewards(some))
-        metrics |= mean_of(f"gold/accuracy/{kind}", _golds(some))
-    return metrics
+        values[f"reward/by_kind/{kind}"] = _rewards(some)
+        values[f"gold/accuracy/{kind}"] = _golds(some)
+    return means(values)
 
 
 def _rewards(rollouts: Sequence[Rollout]) -> list[float]:

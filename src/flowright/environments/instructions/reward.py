@@ -12,7 +12,7 @@ from flowright.criteria.constraints.checkers import InstructedPrompt, verdicts
 from flowright.criteria.rubrics.rows import RubricRow, VerifRow
 from flowright.environments.instructions.config import InstructionsSection, Rules
 from flowright.environments.instructions.tasks import InstructionTask, Row
-from flowright.environments.rollout import UNSCORED, Completion, Reward, Rollout, mean_of
+from flowright.environments.rollout import UNSCORED, Completion, Reward, Rollout, means
 from flowright.grading import Gold
 from flowright.judging.rubrics.rewards import RubricGrade, RubricReward, VerifGrade, VerifReward
 from flowright.judging.verdict import Judge, JudgeQuery, Status, Verdict
@@ -250,41 +250,32 @@ def instruction_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     - ``instructions/words``: mean length of an answer, ``instructions/cut``: share that hit
       ``policy.max_new_tokens``.
     """
-    known = [grade for rollout in rollouts if (grade := grade_of(rollout))]
-    parts = [part for grade in known for part in grade.parts if part.met is not None]
+    grades = [grade for rollout in rollouts if (grade := grade_of(rollout))]
+    parts = [part for grade in grades for part in grade.parts if part.met is not None]
     wanted = [part for part in parts if part.points is None or part.points > 0]
-    penalties = [float(bool(part.met)) for part in parts if part.points and part.points < 0]
-    by = {
-        who: [float(bool(part.met)) for part in wanted if part.by == who]
-        for who in ("rule", "judge")
-    }
-    return {
-        **_by_source(rollouts),
-        **mean_of("instructions/met", [value for values in by.values() for value in values]),
-        **mean_of("instructions/met_by_rule", by["rule"]),
-        **mean_of("instructions/met_by_judge", by["judge"]),
-        **mean_of("instructions/penalties_met", penalties),
-        **mean_of("instructions/ungraded", [grade.ungraded for grade in known]),
-        **mean_of("instructions/rule_faults", [float(len(grade.faults)) for grade in known]),
-        **mean_of("instructions/floored", [float(grade.floored) for grade in known]),
-        **mean_of("instructions/words", [float(grade.words) for grade in known]),
-        **mean_of(
-            "instructions/cut",
-            [float(rollout.sample.finish_reason == "length") for rollout in rollouts],
-        ),
-    }
-
-
-def _by_source(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for source in dict.fromkeys(rollout.task.source for rollout in rollouts):
-        some = [
-            value
-            for rollout in rollouts
-            if rollout.task.source == source and (value := rollout.reward.value) is not None
-        ]
-        found |= mean_of(f"reward/by_source/{source}", some)
-    return found
+    by_rule, by_judge = (
+        [bool(part.met) for part in wanted if part.by == who] for who in ("rule", "judge")
+    )
+    by_source: dict[str, list[float]] = {}
+    for rollout in rollouts:
+        if (value := rollout.reward.value) is not None:
+            by_source.setdefault(f"reward/by_source/{rollout.task.source}", []).append(value)
+    return means(
+        {
+            **by_source,
+            "instructions/met": [*by_rule, *by_judge],
+            "instructions/met_by_rule": by_rule,
+            "instructions/met_by_judge": by_judge,
+            "instructions/penalties_met": [
+                bool(part.met) for part in parts if part.points and part.points < 0
+            ],
+            "instructions/ungraded": [grade.ungraded for grade in grades],
+            "instructions/rule_faults": [len(grade.faults) for grade in grades],
+            "instructions/floored": [grade.floored for grade in grades],
+            "instructions/words": [grade.words for grade in grades],
+            "instructions/cut": [r.sample.finish_reason == "length" for r in rollouts],
+        }
+    )
 
 
 _KEPT_CHARS = 2_000  # of a criterion in a record

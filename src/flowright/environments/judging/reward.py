@@ -18,7 +18,7 @@ from flowright.environments.judging.frames import Reading, Unread
 from flowright.environments.judging.rows import TOP_LABEL
 from flowright.environments.judging.synthetic import is_negative
 from flowright.environments.judging.tasks import JudgingTask
-from flowright.environments.rollout import Reward, Rollout, mean_of
+from flowright.environments.rollout import Reward, Rollout, means
 
 
 def of_score(said: int, label: int) -> float:
@@ -119,50 +119,35 @@ def judging_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
       reward uses no attempt at the other order;
     - ``train/reward_mean``, ``train/reward_std``: of the rewards.
     """
-    known = [(r, t, d) for r in rollouts if (t := _task(r)) and (d := _details(r))]
+    known = [
+        (r.task, r.details)
+        for r in rollouts
+        if isinstance(r.task, JudgingTask) and isinstance(r.details, JudgingDetails)
+    ]
     rewards = [r.reward.value for r in rollouts if r.reward.value is not None]
-    read = [(t, d, d.reading) for _, t, d in known if isinstance(d.reading, Reading)]
-    errors = [
-        float(abs(said.verdict - t.row.label))
-        for t, _, said in read
-        if isinstance(said.verdict, int) and isinstance(t.row.label, int)
-    ]
-    sure = [
-        1 - brier(said.confidence, d.correct) for _, d, said in read if said.confidence is not None
-    ]
-    right = [float(d.correct) for _, _, d in known]
-    pairs = [(t, d) for _, t, d in known if isinstance(t.row, Pair)]
-    return {
-        **mean_of("judge/accuracy", right),
-        **mean_of("judge/unreadable", [float(isinstance(d.reading, str)) for _, _, d in known]),
-        **{
-            name: value
-            for why in get_args(Unread)
-            for name, value in mean_of(
-                f"judge/unread/{why}", [float(d.reading == why) for _, _, d in known]
-            ).items()
-        },
-        **mean_of("judge/mean_absolute_error", errors),
-        **_position_bias(pairs),
-        **mean_of("judge/consistency", _agreements(pairs)),
-        **mean_of("judge/brier_loss", sure),
-        **mean_of(
-            "judge/fooled", [float(not d.correct) for _, t, d in known if is_negative(t.source)]
-        ),
-        **mean_of(
-            "judge/unpaired", [float(not d.paired) for _, d in pairs if d.paired is not None]
-        ),
-        **mean_of("train/reward_mean", rewards),
-        **({"train/reward_std": _deviation(rewards)} if rewards else {}),
+    read = [(t, d, d.reading) for t, d in known if isinstance(d.reading, Reading)]
+    pairs = [(t, d) for t, d in known if isinstance(t.row, Pair)]
+    values: dict[str, Sequence[float]] = {
+        "judge/accuracy": [d.correct for _, d in known],
+        "judge/unreadable": [isinstance(d.reading, str) for _, d in known],
+        **{f"judge/unread/{why}": [d.reading == why for _, d in known] for why in get_args(Unread)},
+        "judge/mean_absolute_error": [
+            abs(reading.verdict - t.row.label)
+            for t, _, reading in read
+            if isinstance(reading.verdict, int) and isinstance(t.row.label, int)
+        ],
+        "judge/consistency": _agreements(pairs),
+        "judge/brier_loss": [
+            1 - brier(reading.confidence, d.correct)
+            for _, d, reading in read
+            if reading.confidence is not None
+        ],
+        "judge/fooled": [not d.correct for t, d in known if is_negative(t.source)],
+        "judge/unpaired": [not d.paired for _, d in pairs if d.paired is not None],
+        "train/reward_mean": rewards,
     }
-
-
-def _task(rollout: Rollout) -> JudgingTask | None:
-    return rollout.task if isinstance(rollout.task, JudgingTask) else None
-
-
-def _details(rollout: Rollout) -> JudgingDetails | None:
-    return rollout.details if isinstance(rollout.details, JudgingDetails) else None
+    deviation = {"train/reward_std": _deviation(rewards)} if rewards else {}
+    return {**means(values), **_position_bias(pairs), **deviation}
 
 
 def _position_bias(pairs: Sequence[tuple[JudgingTask, JudgingDetails]]) -> dict[str, float]:

@@ -26,7 +26,7 @@ from flowright.environments.presentation.tasks import (
     best_way,
     chance,
 )
-from flowright.environments.rollout import UNSCORED, Completion, Reward, Rollout, mean_of, reward_of
+from flowright.environments.rollout import UNSCORED, Completion, Reward, Rollout, means, reward_of
 from flowright.grading import Gold
 from flowright.judging.verdict import JudgeQuery, Verdict
 from flowright.simulation.draws import Draws, unit
@@ -198,24 +198,15 @@ def presentation_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     names = [details.choice.names if details else [] for details in known]
     ways = [details.choice.way if details else None for details in known]
     best = [best_way(cast(Kind, rollout.task.kind)) for rollout in rollouts]
-    return {
-        **_shares("presentation/share", (*PRESENTATIONS, PLAIN), names),
-        **_shares("presentation/way", WAYS, [[way] for way in ways]),
-        **mean_of(
-            "presentation/best_way",
-            [float(way == other) for way, other in zip(ways, best, strict=True)],
-        ),
-        **mean_of(
-            "presentation/audited", [float(bool(details and details.audited)) for details in known]
-        ),
-        **mean_of("presentation/words", [float(len(d.text.split())) for d in known if d]),
-    }
-
-
-def _shares(
-    prefix: str, names: Sequence[str], found: Sequence[Sequence[str | None]]
-) -> dict[str, float]:
-    shares: dict[str, float] = {}
-    for name in names:
-        shares |= mean_of(f"{prefix}/{name}", [float(name in each) for each in found])
-    return shares
+    return means(
+        {
+            **{
+                f"presentation/share/{name}": [name in each for each in names]
+                for name in (*PRESENTATIONS, PLAIN)
+            },
+            **{f"presentation/way/{name}": [way == name for way in ways] for name in WAYS},
+            "presentation/best_way": [way == one for way, one in zip(ways, best, strict=True)],
+            "presentation/audited": [bool(details and details.audited) for details in known],
+            "presentation/words": [len(d.text.split()) for d in known if d],
+        }
+    )

@@ -15,7 +15,7 @@ from flowright.data.sources import Split
 from flowright.data.splits import Splits, check_disjoint
 from flowright.data.task import KINDS, Problem, Task
 from flowright.environments.base import Baseline, Demonstration, Environment, TaskSets
-from flowright.environments.rollout import Completion, Rollout, mean_of, outcome_metrics
+from flowright.environments.rollout import Completion, Rollout, means, outcome_metrics
 from flowright.environments.workflow.config import WorkflowConfig
 from flowright.environments.workflow.display import DISPLAY
 from flowright.environments.workflow.reward import (
@@ -283,7 +283,7 @@ def workflow_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     repairs = Counter(name for workflow in workflows for name in workflow.repairs)
     return {
         **outcome_metrics(rollouts),
-        **mean_of("rollout/repaired", [float(bool(w.repairs)) for w in workflows]),
+        **means({"rollout/repaired": [bool(w.repairs) for w in workflows]}),
         **{f"repair/{name}": n / len(rollouts) for name, n in repairs.items()},
         **{
             f"operators/{kind}/{name}": mean
