@@ -1,6 +1,7 @@
 """Checkpoints: everything comes back bit for bit, or the one before is used and it is said."""
 
 import json
+import shutil
 import subprocess
 import warnings
 from collections.abc import Iterator
@@ -170,6 +171,19 @@ def test_an_adapter_of_another_model_is_refused(tmp_path: Path):
     train(tmp_path, 1)
     other = replace(tiny_policy(), name="models/other")
     with pytest.raises(RunError, match=r"was trained on .*, this policy is models/other"):
+        load_weights(tmp_path / "step_000001", other)
+
+
+def test_an_adapter_of_the_same_model_in_another_folder_is_loaded(tmp_path: Path):
+    """As after an update of this package, which names the embedded policy anew."""
+    policy, _ = train(tmp_path, 1)
+    moved = tmp_path / "tiny-of-another-name"
+    shutil.copytree(checkpoint(), moved)
+    other = replace(tiny_policy(trained=False), name=str(moved))
+    load_weights(tmp_path / "step_000001", other)
+    assert same(weights(other), weights(policy))
+    (moved / "model.safetensors").write_bytes(b"of other weights")
+    with pytest.raises(RunError, match="was trained on"):
         load_weights(tmp_path / "step_000001", other)
 
 

@@ -128,9 +128,13 @@ def from_hub() -> str:
     return HUB
 
 
+_CONVERTER = b"1"
+"""Raise it with every change of the conversion."""
+
+
 def converted(file: Path, cache_dir: Path) -> Path:
     """Return the folder of the converted file, named after all that it depends on."""
-    digest = hashlib.sha256(Path(__file__).read_bytes())  # the converter
+    digest = hashlib.sha256(_CONVERTER)
     for part in _recipe(file).values():
         digest.update(f"{part}\0".encode())
     return cache_dir / f"{SMOLLM2}-{digest.hexdigest()[:16]}"

@@ -4,6 +4,7 @@ Neither trains embeddings and head: the head's gradient is not computed
 (:mod:`flowright.policy.head`). Layers with an adapter are in :mod:`flowright.policy.lora`.
 """
 
+import filecmp
 import json
 import os
 import re
@@ -122,11 +123,12 @@ class LoraTuning:
         _save_model(whole.to(dtype), folder)
 
     def read(self, folder: Path, name: str) -> None:
-        """Compare models by the last part of their name or path, adapters by their scale, too."""
+        """Compare models by the last part of their name or path, or by their weights where both are
+        folders; adapters by their scale, too."""
         path = folder.parent
         config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
         trained_on = str(config.get("base_model_name_or_path"))
-        if Path(trained_on).name != Path(name).name:
+        if Path(trained_on).name != Path(name).name and not _same_weights(trained_on, name):
             raise RunError(
                 f"{path}: its adapter was trained on {trained_on}, this policy is {name}; {_REMEDY}"
             )
@@ -141,6 +143,13 @@ class LoraTuning:
                     f"{_REMEDY}"
                 )
         self.load(load_file(folder / ADAPTER_FILE))
+
+
+def _same_weights(one: str, other: str) -> bool:
+    """Return whether two folders hold the same weights, such as an embedded policy that two
+    versions of this package made."""
+    files = [Path(folder, "model.safetensors") for folder in (one, other)]
+    return all(file.is_file() for file in files) and filecmp.cmp(*files, shallow=False)
 
 
 def lora_config(section: LoraSection, scores: bool = False) -> LoraConfig:
