@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from flowright.app.ray import _where
+from flowright.app.ray_cluster import _where
 from flowright.core.checkout import SOURCE, here
 
 ROOT = Path(__file__).parents[2]

@@ -5,7 +5,7 @@ Starting one is not tested here: it takes Ray, and a minute (docs/running_on_gpu
 
 import pytest
 
-from flowright.app.ray import cluster_of, in_words
+from flowright.app.ray_cluster import cluster_of, in_words
 from flowright.core.errors import ConfigError, PeerLost, RunError, RunPaused
 
 GONE = PeerLost("another process of this run has gone")

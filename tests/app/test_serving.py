@@ -16,14 +16,14 @@ from workflow_doubles import ScriptedModel
 
 from flowright.app.ask_policy import (
     Draft,
-    Draws,
     Event,
+    PolicyDraws,
     answer_record,
     event_text,
     open_run,
     question_of,
 )
-from flowright.app.policy_service import PolicyApp, PolicyServer
+from flowright.app.policy_service import PolicyApp, PolicyServiceSettings
 from flowright.core.errors import Blame, FailureError, Reason, UserError
 from flowright.llm.chat import ChatReply, ChatRequest, Usage
 
@@ -35,7 +35,7 @@ DOWN = FailureError(Reason.LLM_UNAVAILABLE, "connection refused")
 async def test_the_first_workflow_that_gives_an_answer_counts() -> None:
     told: list[Event] = []
     async with author([NO_PROGRAM, CRASHES, GOOD, GOOD]) as writes:
-        outcome = await writes.answer(PROBLEM, Draws(seed=0, samples=4), told.append)
+        outcome = await writes.answer(PROBLEM, PolicyDraws(seed=0, samples=4), told.append)
         known = answer_record(writes, "?", "math", outcome)
     assert (outcome.answer, outcome.failure) == ("42", None)
     reasons = [one.failure and one.failure.reason for one in outcome.attempts]
@@ -61,7 +61,7 @@ async def test_a_failure_says_whose_fault_it_is(
     completion: str, model: ScriptedModel, blame: Blame, reason: Reason
 ) -> None:
     async with author([completion, completion], model) as writes:
-        outcome = await writes.answer(PROBLEM, Draws(seed=0, samples=2))
+        outcome = await writes.answer(PROBLEM, PolicyDraws(seed=0, samples=2))
     assert outcome.answer is None and outcome.failure is not None
     assert (outcome.failure.blame, outcome.failure.reason) == (blame, reason)
     # What is no fault of the workflow's would befall the next one, too.
@@ -82,7 +82,7 @@ async def served_policy(
     """The endpoint of a policy that writes these completions; its URL."""
     async with author(completions, model) as writes:
         about = {"policy": "mine/step_000004"}
-        app = PolicyApp(writes, PolicyServer(name="mine", **settings), about)
+        app = PolicyApp(writes, PolicyServiceSettings(name="mine", **settings), about)
         async with served(app) as (url, _):
             yield url
 

@@ -17,7 +17,7 @@ from words_environment import WORDS, Words
 
 from flowright.app.open_policies import open_policy
 from flowright.app.preflight_checks import check_checkpoint, check_model
-from flowright.app.warm_start import Example, balanced, passed, warm_start, weighted_sample
+from flowright.app.warm_start import WarmStartExample, balanced, passed, warm_start, weighted_sample
 from flowright.config.root import Config
 from flowright.core.errors import Failure, Reason, RunPaused, UserError
 from flowright.data.task import Task
@@ -171,7 +171,9 @@ def test_what_passes_is_known_by_gold_then_by_the_judge_and_lost_attempts_say_no
 def test_every_way_weighs_the_same_and_every_completion_of_a_way(shown: Sequence[Sequence[str]]):
     ways = {"y": ("vowel",), "n": ("consonant",), "m": ("consonant",)}
     examples = [
-        Example(Task(str(i), "word", "words", "?", ""), {text: ways[text] for text in texts})
+        WarmStartExample(
+            Task(str(i), "word", "words", "?", ""), {text: ways[text] for text in texts}
+        )
         for i, texts in enumerate(shown)
     ]
     weights = balanced(examples)

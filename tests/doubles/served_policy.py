@@ -6,7 +6,7 @@ from pathlib import Path
 
 from workflow_doubles import ScriptedModel, ScriptedSandbox
 
-from flowright.app.ask_policy import Draws, ServedRun, WorkflowPolicy
+from flowright.app.ask_policy import PolicyDraws, ServedRun, WorkflowPolicy
 from flowright.environments.base import Environment, TaskSets
 from flowright.environments.registry import make_config
 from flowright.policy.sampling import Prompt, Sample
@@ -29,7 +29,7 @@ async def author(
     model = model or ScriptedModel()
     config = make_config(workflow={"workers": workers})
 
-    async def draw(prompt: tuple[int, ...], ask: Draws) -> list[Sample]:
+    async def draw(prompt: tuple[int, ...], ask: PolicyDraws) -> list[Sample]:
         return [Sample((1, 2, 3), (), text, "stop", 1) for text in completions[: ask.samples]]
 
     opening = ServedRun(config, Path("runs/mine/checkpoints/step_000004"), Environment(config),

@@ -77,7 +77,7 @@ async def test_what_the_service_simulates_is_said_here_too(simulated: bool) -> N
     [
         ({"ask": "pairwise"}, "judge.ask: pairwise does not fit"),
         ({"ask": "rubric"}, "judge.ask: rubric does not fit"),
-        ({"mode": "rules", "service": {"judge_url": "http://j"}}, "the rules ask nobody"),
+        ({"mode": "rules", "service": {"judge_url": "http://j"}}, "the rules ask no judge"),
         ({"aspects": {}}, "aspects: different names"),
         ({"aspects": {"overall": "all of it"}}, "aspects: different names"),
         ({"aspects": {"Clarity": "?", "clarity": "!"}}, "aspects: different names"),

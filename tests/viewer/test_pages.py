@@ -21,7 +21,7 @@ from flowright.runs.run_files import read_rollouts, write_rollouts
 from flowright.viewer.exports import export_pages
 from flowright.viewer.layout import policy
 from flowright.viewer.run_list import RunList, find_root
-from flowright.viewer.runs_page import Pair, Paired, pair_problems
+from flowright.viewer.runs_page import Paired, RunPair, pair_problems
 from flowright.viewer.search import Solved
 from flowright.viewer.server import create_app
 
@@ -176,11 +176,11 @@ def test_where_gold_knows_of_some_problems_only_these_are_compared_by_it() -> No
     first = {"a": tried, "b": failed, "c": open_ended, "d": tried, "alone": tried}
     second = {"a": failed, "b": failed, "c": failed, "d": tried}
     found = pair_problems(first, second)
-    assert found.pairs == [Pair("a", 0.5, 0.0), Pair("d", 0.5, 0.5)]
+    assert found.pairs == [RunPair("a", 0.5, 0.0), RunPair("d", 0.5, 0.5)]
     assert found.left_out == 2
     found = pair_problems({"b": failed, "c": open_ended}, {"b": failed, "c": failed})
     assert found.measured == "mean reward"
-    assert found.pairs == [Pair("b", -1.0, -1.0), Pair("c", 0.75, -1.0)]
+    assert found.pairs == [RunPair("b", -1.0, -1.0), RunPair("c", 0.75, -1.0)]
     assert pair_problems({"a": tried}, {"b": tried}) == Paired([], "mean reward", 0)
 
 

@@ -121,7 +121,7 @@ MOST_AT_ONCE = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Draws:
+class PolicyDraws:
     """Sampling of a question: ``samples`` workflows, drawn with ``seed``."""
 
     seed: int
@@ -154,7 +154,7 @@ Watch = Callable[[Event], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class DraftedAnswer:
     """Either ``answer`` or ``failure`` is set. ``attempts`` are those that were run, the one with
     the answer last, of ``drawn`` samples. ``policy`` and ``executor`` are the usage of each;
     ``truncated``: the policy saw a part of the question."""
@@ -179,7 +179,7 @@ class WorkflowPolicy:
 
     opening: ServedRun
     config: Config
-    draw: Callable[[tuple[int, ...], Draws], Awaitable[Sequence[Sample]]]
+    draw: Callable[[tuple[int, ...], PolicyDraws], Awaitable[Sequence[Sample]]]
     encode: Callable[[Task], Prompt]
     executor: Executor
 
@@ -189,8 +189,8 @@ class WorkflowPolicy:
         return self.config.aflow_executor_model == SIMULATED
 
     async def answer(
-        self, problem: Problem, ask: Draws, watch: Watch = lambda event: None
-    ) -> Answer:
+        self, problem: Problem, ask: PolicyDraws, watch: Watch = lambda event: None
+    ) -> DraftedAnswer:
         """Draw workflows for a problem and run the first that parses, finishes and answers. An
         infrastructure failure ends it, since another workflow would meet it, too. Raises UserError
         for a mistake in the configuration."""
@@ -213,7 +213,7 @@ class WorkflowPolicy:
             watch(attempts[-1])
         executions = [one.execution for one in attempts if one.execution is not None]
         answer = executions[-1].answer if executions and failure is None else None
-        return Answer(
+        return DraftedAnswer(
             answer,
             failure,
             tuple(attempts),
@@ -248,7 +248,7 @@ class CompletionDraw:
         if isinstance(sampler, LocalSampler):
             self._together = RequestBatcher(partial(_drawn, sampler), MOST_AT_ONCE)
 
-    async def __call__(self, prompt: tuple[int, ...], ask: Draws) -> list[Sample]:
+    async def __call__(self, prompt: tuple[int, ...], ask: PolicyDraws) -> list[Sample]:
         sampling = Sampling(
             ask.temperature, ask.top_p, self._config.policy.max_new_tokens, self._config.seed
         )
@@ -362,7 +362,7 @@ def blame_line(failure: Failure) -> str:
 
 
 def answer_record(
-    author: WorkflowPolicy, question: str, kind: str, outcome: Answer
+    author: WorkflowPolicy, question: str, kind: str, outcome: DraftedAnswer
 ) -> dict[str, Any]:
     """Return the whole answer as plain JSON."""
     last = outcome.last
@@ -446,7 +446,7 @@ async def _answered(opening: ServedRun, request: QuestionRequest, console: Conso
     temperature = request.temperature
     if temperature is None:
         temperature = opening.config.evaluation.temperature
-    ask = Draws(request.seed, request.samples, temperature, opening.config.policy.top_p)
+    ask = PolicyDraws(request.seed, request.samples, temperature, opening.config.policy.top_p)
     problem = question_of(request.question, request.kind)
     async with open_workflow_policy(opening, console) as author:
         outcome = await author.answer(problem, ask)
@@ -461,12 +461,12 @@ async def _answered(opening: ServedRun, request: QuestionRequest, console: Conso
     return POLICY_FAILED if outcome.failure.blame is Blame.POLICY else WE_FAILED
 
 
-def _show(author: WorkflowPolicy, outcome: Answer) -> None:
+def _show(author: WorkflowPolicy, outcome: DraftedAnswer) -> None:
     for line in _lines(author, outcome):
         print(visible(line))
 
 
-def _lines(author: WorkflowPolicy, outcome: Answer) -> list[str]:
+def _lines(author: WorkflowPolicy, outcome: DraftedAnswer) -> list[str]:
     lines = [
         f"policy    {author.opening.words}",
         f"executor  {author.config.aflow_executor_model}",

@@ -19,7 +19,7 @@ from flowright.data.contamination import TrainedOn
 from flowright.evaluation.trained_judge import copy_judge_files
 from flowright.policy.export.folder import Facts, card, compare, dtype_of, fill, hub_token, push
 from flowright.policy.export.model import Export, export_of
-from flowright.policy.export.source import Kind, Source, find_source
+from flowright.policy.export.source import ExportSource, Kind, find_source
 
 _OURS = ("config.json", "adapter_config.json")
 
@@ -90,7 +90,7 @@ def export_model(request: Request, console: Console) -> int:
     return 0
 
 
-def _trained_on(source: Source, export: Export) -> TrainedOn | None:
+def _trained_on(source: ExportSource, export: Export) -> TrainedOn | None:
     """Facts of source and base for the model card; of the checkpoint, if it stands beside the
     weights."""
     above = source.folder.parent
@@ -98,7 +98,7 @@ def _trained_on(source: Source, export: Export) -> TrainedOn | None:
     return TrainedOn.gathered([*beside, *export.about])
 
 
-def _planned(request: Request, source: Source) -> tuple[Export, str]:
+def _planned(request: Request, source: ExportSource) -> tuple[Export, str]:
     """Select the model and the form to write: ``merged``, ``adapter``, ``whole``, or ``base with
     lora_adapter/`` as verl's own merger leaves it."""
     merge = request.form == "merge" or (request.form is None and source.kind is Kind.ADAPTER)
@@ -110,7 +110,7 @@ def _planned(request: Request, source: Source) -> tuple[Export, str]:
     return export, "merged" if export.merged else "whole"
 
 
-def _check_place(request: Request, source: Source) -> None:
+def _check_place(request: Request, source: ExportSource) -> None:
     """Raise UserError if the folder must not be written, before anything is loaded."""
     out, there = request.out, request.out.resolve()
     for taken in (request.source.resolve(), source.folder.resolve()):

@@ -56,7 +56,7 @@ def _is_first() -> bool:
 
 def train_on_ray(config: Config, resume: bool) -> int:
     """Train with the workers of a Ray cluster."""
-    from flowright.app.ray import run_on_ray
+    from flowright.app.ray_cluster import run_on_ray
 
     # The object, not its JSON, which leaves keys out.
     fields = {"config": config, "resume": resume, "folder": str(Path.cwd())}
@@ -195,7 +195,7 @@ def run_workflow(**request: Any) -> int:
 
 def serve_policy(source: Path, config: Path | None, overrides: Sequence[str], **given: Any) -> int:
     """Serve a trained policy over HTTP until SIGTERM or SIGINT; ``given`` are keys of
-    :class:`flowright.app.policy_service.PolicyServer`, host and port."""
+    :class:`flowright.app.policy_service.PolicyServiceSettings`, host and port."""
     from flowright.app.ask_policy import open_run
 
     opening = open_run(source, config, overrides)

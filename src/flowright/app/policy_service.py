@@ -23,9 +23,9 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from flowright.app.ask_policy import (
-    Answer,
-    Draws,
+    DraftedAnswer,
     Event,
+    PolicyDraws,
     ServedRun,
     Watch,
     blame_line,
@@ -52,7 +52,7 @@ from flowright.judging.service.traffic import Admission, GuardMiddleware, Overlo
 from flowright.simulation.protocol import parse, request_of
 
 
-class PolicyServer(Section):
+class PolicyServiceSettings(Section):
     """``name``: of the model; ``kind``: of its questions; ``samples``: workflows drawn for each;
     ``temperature`` and ``top_p``: defaults for requests."""
 
@@ -98,7 +98,7 @@ TYPES: Mapping[int, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class PolicyQuestion:
     """A parsed request. ``temperature`` and ``top_p`` are the policy's, None for the defaults;
     ``seed`` decides all draws."""
 
@@ -116,7 +116,7 @@ def models_of(name: str) -> list[str]:
     return [name, *(f"{name}:{kind}" for kind in KINDS)]
 
 
-def read(body: bytes, settings: PolicyServer) -> Question:
+def read(body: bytes, settings: PolicyServiceSettings) -> PolicyQuestion:
     """A chat request as a question: the last message, with those before it as its context.
 
     Raises HTTPException with what is wrong.
@@ -145,7 +145,9 @@ def read(body: bytes, settings: PolicyServer) -> Question:
     _check_size(text, context, settings.max_question_bytes)
     problem = question_of(text, next(k for k in KINDS if k == chosen), context or None)
     seed = secrets.randbits(31) if query.seed is None else _place(query.seed)
-    return Question(problem, model, seed, temperature, top_p, query.stream, query.stream_usage)
+    return PolicyQuestion(
+        problem, model, seed, temperature, top_p, query.stream, query.stream_usage
+    )
 
 
 def _only_text(messages: Sequence[Mapping[str, Any]]) -> None:
@@ -184,13 +186,15 @@ def _place(seed: int) -> int:
 class Reply:
     """The reply to a request; all its parts have one id."""
 
-    def __init__(self, question: Question, simulated: bool) -> None:
+    def __init__(self, question: PolicyQuestion, simulated: bool) -> None:
         self._question = question
         self._simulated = simulated
         self._id = f"chatcmpl-{secrets.token_hex(12)}"
         self._created = int(time.time())
 
-    def whole(self, outcome: Answer, reasoning: str, about: Mapping[str, Any]) -> dict[str, Any]:
+    def whole(
+        self, outcome: DraftedAnswer, reasoning: str, about: Mapping[str, Any]
+    ) -> dict[str, Any]:
         """Return the reply as one object. ``about`` has fields beyond the protocol."""
         message = {
             "role": "assistant",
@@ -208,7 +212,7 @@ class Reply:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
         return event(self._body("chat.completion.chunk", [choice]))
 
-    def usage_chunk(self, outcome: Answer, about: Mapping[str, Any]) -> bytes:
+    def usage_chunk(self, outcome: DraftedAnswer, about: Mapping[str, Any]) -> bytes:
         body = self._body("chat.completion.chunk", [], usage=usage_of(outcome))
         return event(body | {"flowright": dict(about)})
 
@@ -232,7 +236,7 @@ def event(body: Any) -> bytes:
 DONE = b"data: [DONE]\n\n"
 
 
-def usage_of(outcome: Answer) -> dict[str, Any]:
+def usage_of(outcome: DraftedAnswer) -> dict[str, Any]:
     """Sum the tokens of policy and executor; ``details`` has each."""
     both = outcome.policy + outcome.executor
     return {
@@ -277,14 +281,16 @@ class AnswerSource(Protocol):
     @property
     def simulated(self) -> bool: ...
 
-    async def answer(self, problem: Problem, ask: Draws, watch: Watch = ...) -> Answer: ...
+    async def answer(
+        self, problem: Problem, ask: PolicyDraws, watch: Watch = ...
+    ) -> DraftedAnswer: ...
 
 
 class PolicyApp(Starlette):
     """The app of one event loop. ``about`` is the policy's part of /health."""
 
     def __init__(
-        self, answers: AnswerSource, settings: PolicyServer, about: Mapping[str, Any]
+        self, answers: AnswerSource, settings: PolicyServiceSettings, about: Mapping[str, Any]
     ) -> None:
         super().__init__(
             routes=[
@@ -341,12 +347,12 @@ class PolicyApp(Starlette):
             return JSONResponse({**error, "flowright": self._spent(outcome)}, status)
         return JSONResponse(reply.whole(outcome, "".join(texts), self._spent(outcome)))
 
-    async def _answered(self, question: Question, watch: Watch) -> Answer:
+    async def _answered(self, question: PolicyQuestion, watch: Watch) -> DraftedAnswer:
         """Answer a question. Raises HTTPException if the queue is full or time is up."""
         settings = self._settings
         temperature = settings.temperature if question.temperature is None else question.temperature
         top_p = settings.top_p if question.top_p is None else question.top_p
-        ask = Draws(question.seed, settings.samples, temperature, top_p)
+        ask = PolicyDraws(question.seed, settings.samples, temperature, top_p)
         try:
             with self._admission.admit(1) as slot:
                 async with asyncio.timeout(settings.seconds), slot():
@@ -368,7 +374,7 @@ class PolicyApp(Starlette):
         wait = {"Retry-After": str(max(1, ceil(self._admission.seconds_to_room())))}
         return HTTPException(429, "too many questions at once (--in-flight, --queue)", wait)
 
-    async def _streamed(self, question: Question, reply: Reply) -> AsyncIterator[bytes]:
+    async def _streamed(self, question: PolicyQuestion, reply: Reply) -> AsyncIterator[bytes]:
         events: asyncio.Queue[Event | None] = asyncio.Queue()
         work = asyncio.create_task(self._answered(question, events.put_nowait))
         work.add_done_callback(lambda _: events.put_nowait(None))
@@ -389,7 +395,9 @@ class PolicyApp(Starlette):
             work.cancel()  # does nothing to work that is done
             await asyncio.wait({work})
 
-    def _end(self, work: "asyncio.Task[Answer]", question: Question, reply: Reply) -> list[bytes]:
+    def _end(
+        self, work: "asyncio.Task[PolicyAnswer]", question: PolicyQuestion, reply: Reply
+    ) -> list[bytes]:
         """Return the events after the trace."""
         try:
             outcome = work.result()
@@ -402,7 +410,7 @@ class PolicyApp(Starlette):
             parts.append(reply.usage_chunk(outcome, self._spent(outcome)))
         return [*parts, DONE]
 
-    def _spent(self, outcome: Answer) -> dict[str, Any]:
+    def _spent(self, outcome: DraftedAnswer) -> dict[str, Any]:
         """Fields beyond the protocol."""
         last = outcome.last
         return {
@@ -445,7 +453,7 @@ def serve_policy(opening: ServedRun, host: str, port: int, **given: Any) -> int:
     }
     chosen = {key: value for key, value in given.items() if value is not None}
     try:
-        settings = PolicyServer.model_validate(usual | chosen)
+        settings = PolicyServiceSettings.model_validate(usual | chosen)
     except ValidationError as error:
         lines = [f"{one['loc'][0]}: {one['msg']}" for one in error.errors()]
         raise UserError(*lines) from None

@@ -140,7 +140,7 @@ def names_in(text: str) -> set[str]:
 
 
 @dataclass(slots=True)
-class Command:
+class TrainingCommand:
     """A command of ``train.py`` as it is put together from variables. ``before``: words before
     ``train.py``; ``environment``: variables to set for it; ``overrides``: the user's key=value."""
 
@@ -428,7 +428,7 @@ def main(root: Path, arguments: Sequence[str]) -> int:
             raise UserError(f"{name}: {word}: write key=value, or see --help")
     for line in warnings(script, os.environ):
         print(f"warning: {line}", file=sys.stderr)
-    command = Command(os.environ, more)
+    command = TrainingCommand(os.environ, more)
     command.translate(method)
     if command.problems:
         raise UserError(*command.problems)

@@ -49,7 +49,7 @@ COMPLETIONS_PER_PROMPT = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class WarmStartExample:
     """A train problem with the completions that passed on it, each with its way."""
 
     task: Task
@@ -160,7 +160,7 @@ class _WarmStart:
         )
         return score.valid
 
-    async def _examples(self, problems: Sequence[Task]) -> list[Example]:
+    async def _examples(self, problems: Sequence[Task]) -> list[WarmStartExample]:
         """Completions that passed, by problem; problems without one are left out."""
         section = self._section
         drawn = []
@@ -184,7 +184,7 @@ class _WarmStart:
         self._refuse_lost([rollout for group in rolled for rollout in group])
         ways = {r.sample.text: self._way(r) for group in rolled for r in group if not r.lost}
         kept = [
-            Example(task, {text: ways[text] for text in passed(group, LEAST_PASSED)})
+            WarmStartExample(task, {text: ways[text] for text in passed(group, LEAST_PASSED)})
             for task, group in zip(problems, rolled, strict=True)
         ]
         kept = [example for example in kept if example.completions]
@@ -211,7 +211,7 @@ class _WarmStart:
                 f"instance: {lost[0].failure}"
             )
 
-    def _train(self, policy: Policy, examples: Sequence[Example]) -> None:
+    def _train(self, policy: Policy, examples: Sequence[WarmStartExample]) -> None:
         section, grpo = self._section, self._config.grpo
         weights = balanced(examples)
         by_id = {example.task.id: example for example in examples}
@@ -228,7 +228,11 @@ class _WarmStart:
                 progress(step, section.steps, metrics.get("policy/loss", "not finite"))
 
     def _example_group(
-        self, policy: Policy, example: Example, weights: Mapping[tuple[str, str], float], key: str
+        self,
+        policy: Policy,
+        example: WarmStartExample,
+        weights: Mapping[tuple[str, str], float],
+        key: str,
     ) -> Group:
         rng = random.Random(f"{self._seed}/{key}")
         shares = {text: weights[example.task.kind, text] for text in example.completions}
@@ -279,7 +283,7 @@ def _passed(rollout: Rollout) -> bool | None:
     return rollout.failure is None and (rollout.verdict is None or bool(rollout.verdict.correct))
 
 
-def balanced(examples: Sequence[Example]) -> dict[tuple[str, str], float]:
+def balanced(examples: Sequence[WarmStartExample]) -> dict[tuple[str, str], float]:
     """Weight of each (kind of problem, completion): over all examples, the ways of a kind weigh the
     same, and so do the completions of a way."""
     counts = Counter((e.task.kind, text) for e in examples for text in e.completions)

@@ -145,7 +145,7 @@ class JudgeSection(Section):
         if self.weights and (len(self.weights) != seats or min(self.weights) <= 0):
             raise ValueError(f"weights must be {seats} positive numbers, one a judge")
         if self.mode == "rules" and (self.panel or self.service is not None):
-            raise ValueError("a panel or a service with mode rules: the rules ask nobody")
+            raise ValueError("a panel or a service with mode rules: the rules ask no judge")
         return self
 
     @model_validator(mode="after")

@@ -222,13 +222,13 @@ class PolicySection(Section):
                 "train full with quantised: weights in 4 bits cannot be trained; set policy.train: "
                 "lora, or leave policy.quantised out"
             )
-        for said, what in ((self.train == "full", "train full"), (self.quantised, "quantised")):
-            if said and self.sharded:
+        for is_set, what in ((self.train == "full", "train full"), (self.quantised, "quantised")):
+            if is_set and self.sharded:
                 raise ValueError(
                     f"{what} with sharded is not built: set policy.sharded: false, or train an "
                     "adapter of the base as it is (policy.train: lora, no policy.quantised)"
                 )
-            if said and self.sampler == "vllm":
+            if is_set and self.sampler == "vllm":
                 raise ValueError(
                     f"{what} with sampler vllm is not built, which serves adapters of the base as "
                     "it is: set policy.sampler: local"

@@ -50,7 +50,7 @@ from flowright.judging.trained.scalar_judge import ScalarJudge, ServedScalarJudg
 from flowright.llm.chat import Message, RequestRefused, Usage
 from flowright.llm.client import ChatClient
 from flowright.policy.export.model import export_of
-from flowright.policy.export.source import Kind, Source, find_source
+from flowright.policy.export.source import ExportSource, Kind, find_source
 from flowright.policy.head import prepare_scalar
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy, choose_device, policy_of
@@ -69,7 +69,7 @@ class JudgeFolder:
     """A judge's files. ``place`` is the folder of its calibration; ``form`` is the question form of
     a judge that writes, None if its files lack one."""
 
-    source: Source
+    source: ExportSource
     place: Path
     form: JudgeForm | None
     calibration: Calibration
@@ -104,7 +104,7 @@ def find_judge(path: Path) -> JudgeFolder:
     return judge_of(find_source(path))
 
 
-def judge_of(source: Source) -> JudgeFolder:
+def judge_of(source: ExportSource) -> JudgeFolder:
     """Describe the judge of a source."""
     place = source.folder
     if (place.parent / "manifest.json").is_file():  # a checkpoint's adapter/ or model/
@@ -161,7 +161,7 @@ def _section(run: Mapping[str, Any], scores: bool, device: str) -> PolicySection
     return PolicySection.model_validate({**kept, "head": head, "device": device})
 
 
-def copy_judge_files(source: Source, out: Path) -> list[str]:
+def copy_judge_files(source: ExportSource, out: Path) -> list[str]:
     """Copy a judge's question form and calibration beside its exported weights; return a line for
     each file."""
     found = judge_of(source)

@@ -30,7 +30,7 @@ from flowright.study.drawings import (
 from flowright.study.inference import kaplan_meier
 from flowright.study.study_records import CLAIMS_FILE
 from flowright.study.summary import Analysis
-from flowright.viewer.rendering.charts import Panel, picture
+from flowright.viewer.rendering.charts import ChartPanel, picture
 
 LARGEST = 3_000_000
 """Bytes up to which a table is kept."""
@@ -323,5 +323,5 @@ def _picture(charts: Sequence[Plot]) -> str:
         for classes, name in chart.key:
             colour, *dashed = classes.split()
             key[colour, f"{name} (dashed)" if dashed else name] = None
-    panels = [Panel(chart.title, chart.drawn) for chart in charts]
+    panels = [ChartPanel(chart.title, chart.drawn) for chart in charts]
     return picture(panels, [*key], min(3, len(panels)))

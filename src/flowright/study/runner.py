@@ -413,7 +413,7 @@ def on_ray(gpus: int) -> Iterator[tuple[int, Starts]]:
     """Join the cluster of RAY_ADDRESS, or one of this machine; yield how many runs of ``gpus``
     GPUs (0: of one core) fit, and how they are started. All nodes share the study's folder and this
     checkout. Raises ConfigError without a cluster."""
-    from flowright.app.ray import joined
+    from flowright.app.ray_cluster import joined
 
     with joined(None) as ray:
         found = ray.cluster_resources()

@@ -183,7 +183,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class RunPair:
     """A problem that both sides tried: the share that is right, or the mean reward, of each."""
 
     task: str
@@ -224,7 +224,7 @@ class Paired:
     """The problems that both sides tried and that have what is ``measured``; ``left_out`` are the
     others that both tried."""
 
-    pairs: Sequence[Pair]
+    pairs: Sequence[RunPair]
     measured: str
     left_out: int
 
@@ -235,14 +235,14 @@ def pair_problems(first: dict[str, Solved], second: dict[str, Solved]) -> Paired
     attempts all failed has none right."""
     both = {task: (solved, second[task]) for task, solved in first.items() if task in second}
     by_gold = [
-        Pair(task, a.gold, b.gold)
+        RunPair(task, a.gold, b.gold)
         for task, (a, b) in both.items()
         if (a.known or b.known) and a.gold is not None and b.gold is not None
     ]
     if by_gold:
         return Paired(by_gold, "share right by gold", len(both) - len(by_gold))
     by_reward = [
-        Pair(task, a.mean, b.mean)
+        RunPair(task, a.mean, b.mean)
         for task, (a, b) in both.items()
         if a.mean is not None and b.mean is not None
     ]
@@ -289,7 +289,7 @@ def _paired(first: Side, second: Side) -> Html:
     )
 
 
-def _problems(title: str, pairs: Sequence[Pair], first: Side, second: Side) -> Html:
+def _problems(title: str, pairs: Sequence[RunPair], first: Side, second: Side) -> Html:
     ordered = sorted(pairs, key=lambda pair: -abs(pair.second - pair.first))
     rows = [
         table_row(

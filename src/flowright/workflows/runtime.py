@@ -34,7 +34,7 @@ from flowright.workflows.interpreter import Interpreter, WorkerClock
 TOO_LONG = "the program's own computing takes too long"
 
 
-def says_time_limit(error: MontyRuntimeError | MontySyntaxError) -> bool:
+def is_time_limit(error: MontyRuntimeError | MontySyntaxError) -> bool:
     """Return whether an exception has the message of the interpreter's time limit; a program can
     raise it, too."""
     message = error.display(format="type-msg")
@@ -252,7 +252,7 @@ class RunningProgram:
         """A program that raises the interpreter's own words has crashed: the wall time of that
         limit has not passed."""
         wall = _SPENT * self._patience * self._interpreter.limits.own_seconds
-        is_limit = says_time_limit(error) and self._wall_seconds >= wall
+        is_limit = is_time_limit(error) and self._wall_seconds >= wall
         if is_limit and not self._spent:
             raise InterpreterStarved("the machine is too busy for the program's own computing")
         raise_failure(error, is_limit)

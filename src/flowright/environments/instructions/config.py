@@ -186,15 +186,15 @@ SECTION = InstructionsSection
 def rules_of_environment(environment: Mapping[str, str]) -> Rules:
     """Return the treatment of VerIF's rules by the variables of its own programs; `run` without
     them. Raises ConfigError for values that cannot be used."""
-    problems, said = list[str](), list[Rules]()
+    problems, found = list[str](), list[Rules]()
     for name, rules in RULES_BY_VARIABLE.items():
         value = environment.get(name, "").strip().lower()
         if value not in (*_YES, *_NO):
             problems.append(f"{name}={value}: 1 or 0")
         if value in _YES:
-            said.append(rules)
-    if len(said) > 1:
+            found.append(rules)
+    if len(found) > 1:
         problems.append(f"{' and '.join(RULES_BY_VARIABLE)}: set one of them")
     if problems:
         raise ConfigError(*problems)
-    return said[0] if said else "run"
+    return found[0] if found else "run"

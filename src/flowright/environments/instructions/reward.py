@@ -310,5 +310,5 @@ def record_of(rollout: Rollout) -> dict[str, Any]:
         {"text": part.text[:_KEPT_CHARS], "by": part.by, "met": part.met, "points": part.points}
         for part in grade.parts
     ]
-    told = {"floored": grade.floored, "faults": [*grade.faults], "reason": grade.reason}
-    return {"instructions": {"parts": parts, "words": grade.words, **told}}
+    outcome = {"floored": grade.floored, "faults": [*grade.faults], "reason": grade.reason}
+    return {"instructions": {"parts": parts, "words": grade.words, **outcome}}

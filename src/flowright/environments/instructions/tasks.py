@@ -70,12 +70,12 @@ def task_of(row: Row, source: str, place: str, shown: tuple[Item, ...] = ()) -> 
 def _best(row: Row) -> str:
     """Return the criteria of a good answer, for screens."""
     if isinstance(row, RubricRow):
-        told = [f"{item.points:+g} {item.criterion}" for item in row.items]
+        lines = [f"{item.points:+g} {item.criterion}" for item in row.items]
     elif isinstance(row, VerifRow):
-        told = [f"{constraint.kind}: {constraint.text}" for constraint in row.constraints]
+        lines = [f"{constraint.kind}: {constraint.text}" for constraint in row.constraints]
     else:
-        told = [*row.ids]
-    return "\n".join(told)
+        lines = [*row.ids]
+    return "\n".join(lines)
 
 
 def messages_of(conversation: Conversation) -> list[Message]:

@@ -200,9 +200,9 @@ class JudgingEnvironment(RowEnvironment[JudgingSection]):
         if not isinstance(reading, Reading):
             return unread(section.unreadable)
         if isinstance(row, Pair):
-            said = reading.verdict
-            assert isinstance(said, str)
-            earned = of_preference(said, row.label, row.strength, section.full_strength)
+            verdict = reading.verdict
+            assert isinstance(verdict, str)
+            earned = of_preference(verdict, row.label, row.strength, section.full_strength)
         else:
             assert isinstance(reading.verdict, int)
             earned = of_score(reading.verdict, row.label)

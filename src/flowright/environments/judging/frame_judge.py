@@ -244,8 +244,8 @@ class FrameJudge:
             written.text,
         )
         if not isinstance(reading, Reading):
-            told = f"unreadable ({reading}): {written.text.strip()[:80]!r}"
-            return _Reply(None, "parse_error", told, written)
+            reason = f"unreadable ({reading}): {written.text.strip()[:80]!r}"
+            return _Reply(None, "parse_error", reason, written)
         return _Reply(reading, "ok", reading.thought, written)
 
     def _failed(self, replies: Sequence["_Reply"]) -> Verdict:

@@ -162,12 +162,12 @@ def read(text: str, kind: Kind, confidence: bool = False, opened: bool = False) 
 
 def _read_rest(thought: str, rest: str, kind: Kind, confidence: bool) -> Reading | Unread:
     tag = _TAGS[kind]
-    said, rest = _value(rest, tag)
-    if said is None:
+    value, rest = _value(rest, tag)
+    if value is None:
         return "no_verdict"
     if f"<{tag}>" in rest:
         return "several_verdicts"
-    verdict = _SCORES.get(said) if kind == "pointwise" else _VERDICTS.get(said)
+    verdict = _SCORES.get(value) if kind == "pointwise" else _VERDICTS.get(value)
     if verdict is None:
         return "off_menu"
     sure: float | None = None

@@ -21,16 +21,16 @@ from flowright.environments.judging.tasks import JudgingTask
 from flowright.environments.rollout import Reward, Rollout, means
 
 
-def of_score(said: int, label: int) -> float:
+def of_score(verdict: int, label: int) -> float:
     """Return 1 for the right score with the labels 0 and 1, else 0; above them 1 - |score - label|
     / 4."""
     if label <= 1:
-        return float(said == label)
-    return 1 - abs(said - label) / TOP_LABEL
+        return float(verdict == label)
+    return 1 - abs(verdict - label) / TOP_LABEL
 
 
 def of_preference(
-    said: Preferred,
+    verdict: Preferred,
     preferred: Preferred,
     strength: float | None = None,
     full_strength: float | None = None,
@@ -41,7 +41,7 @@ def of_preference(
     The weight matters only if advantages are not divided by the group's standard deviation, which
     takes any scale out.
     """
-    if said != preferred:
+    if verdict != preferred:
         return 0.0
     if full_strength is None or strength is None or preferred == "tie":
         return 1.0
@@ -168,8 +168,8 @@ def _agreements(pairs: Sequence[tuple[JudgingTask, JudgingDetails]]) -> list[flo
         lambda: ([], [])
     )
     for task, details in pairs:
-        said = details.reading.verdict if isinstance(details.reading, Reading) else None
-        named = said if isinstance(said, str) else None
+        verdict = details.reading.verdict if isinstance(details.reading, Reading) else None
+        named = verdict if isinstance(verdict, str) else None
         if task.swapped and named is not None:
             named = SWAPPED[named]
         attempts[task.row.id][task.swapped].append(named)

@@ -175,8 +175,8 @@ def _bradley_terry(values: Mapping[str, Any], id: str, source: str) -> PairRow:
         raise UnusableRow(Fault.PREFERENCE, f"tie is {short(given)}, not true or false")
     strength, margin = (_magnitude(values.get(name), name) for name in ("strength", "margin"))
     if given is not None and strength is not None and given is not (strength == 0):
-        said = f"tie is {str(given).lower()}, strength {strength:g}"
-        raise UnusableRow(Fault.PREFERENCE, f"{said}: 0 is a tie, and nothing else is")
+        stated = f"tie is {str(given).lower()}, strength {strength:g}"
+        raise UnusableRow(Fault.PREFERENCE, f"{stated}: 0 is a tie, and nothing else is")
     tie = bool(given) or strength == 0
     answers = chosen[-1].content, rejected[-1].content
     _require_difference(*answers, tie, "chosen and rejected")
@@ -205,17 +205,17 @@ def _pairwise(values: Mapping[str, Any], id: str, source: str) -> Pair:
         if label.get("response_id") not in (None, name):
             other = short(label["response_id"])
             raise UnusableRow(Fault.PREFERENCE, f"output[{n}] is {name}, its response_id {other}")
-    said: list[Preferred | None] = [_preference(label) for label in (of_first, of_second)]
-    label = of_first if said[0] is not None else of_second
-    preferred = said[0] or said[1]
+    stated: list[Preferred | None] = [_preference(label) for label in (of_first, of_second)]
+    label = of_first if stated[0] is not None else of_second
+    preferred = stated[0] or stated[1]
     if preferred is None:
         raise UnusableRow(Fault.PREFERENCE, "neither answer's label has a preference")
-    if None not in said and said[0] != said[1]:
+    if None not in stated and stated[0] != stated[1]:
         raise UnusableRow(Fault.PREFERENCE, "the labels of the two answers disagree")
     strength = number_of(label.get("preference_strength"), "preference_strength")
     if strength is not None and (strength == 0) is not (preferred == "tie"):
-        told = f"preference is {short(label['preference'])}, preference_strength {strength:g}"
-        raise UnusableRow(Fault.PREFERENCE, f"{told}: 0 is a tie, and nothing else is")
+        pair = f"preference is {short(label['preference'])}, preference_strength {strength:g}"
+        raise UnusableRow(Fault.PREFERENCE, f"{pair}: 0 is a tie, and nothing else is")
     _require_difference(first, second, preferred == "tie", "A and B")
     return Pair(
         id=id,
@@ -246,8 +246,8 @@ def _answer(output: object, where: str) -> tuple[str, Mapping[str, Any]]:
     if not isinstance(answer, Mapping):
         raise UnusableRow(Fault.ANSWERS, f"{where} has no answer")
     if answer.get("role") not in (None, "assistant"):
-        said = short(answer["role"])
-        raise UnusableRow(Fault.ROLES, f"{where}.answer is of {said}, not of the assistant")
+        stated = short(answer["role"])
+        raise UnusableRow(Fault.ROLES, f"{where}.answer is of {stated}, not of the assistant")
     label = answer.get("label")
     if not isinstance(label, Mapping | None):
         raise UnusableRow(Fault.LABEL, f"{where}.answer.label is {short(label)}, not an object")
@@ -273,9 +273,9 @@ _GRADES: Sequence[object] = range(TOP_LABEL + 1)
 def _grade(given: object) -> int:
     number = plain(given)
     if isinstance(number, bool) or number not in _GRADES:
-        said = "missing" if number is None else short(number)
+        stated = "missing" if number is None else short(number)
         raise UnusableRow(
-            Fault.LABEL, f"helpfulness is {said}, not a whole number from 0 to {TOP_LABEL}"
+            Fault.LABEL, f"helpfulness is {stated}, not a whole number from 0 to {TOP_LABEL}"
         )
     return _GRADES.index(number)
 

@@ -90,15 +90,15 @@ def true_label(row: JudgedRow) -> int | Preferred:
 def steps(row: JudgedRow) -> str:
     """Return the facts of a row: the requested words in each answer, their number, and of a pair
     the answer with more. That more are better is not stated."""
-    asked, told = _requested(row), []
+    asked, parts = _requested(row), []
     titles = ("In A", "In B") if isinstance(row, Pair) else ("In it",)
     for title, words in zip(titles, _words(row), strict=True):
         found = [word for word in words if word in asked]
-        told.append(f"{title}: {' '.join(found) or 'none'} = {len(found)}.")
+        parts.append(f"{title}: {' '.join(found) or 'none'} = {len(found)}.")
     if isinstance(row, Pair):
         more = _more(row)
-        told.append(f"more {_NAMES[more]}, fewer {_NAMES[SWAPPED[more]]}.")
-    return " ".join(told)
+        parts.append(f"more {_NAMES[more]}, fewer {_NAMES[SWAPPED[more]]}.")
+    return " ".join(parts)
 
 
 def reasons(row: JudgedRow, verdict: int | Preferred) -> str:
@@ -114,8 +114,8 @@ def reasons(row: JudgedRow, verdict: int | Preferred) -> str:
     assert isinstance(verdict, int)
     right, all_scores = true_label(row), TOP_LABEL + 1
     assert isinstance(right, int)
-    said = [f"{taste}{(right + i) % all_scores}" for i, taste in enumerate("abcde")]
-    return f"{steps(row)} {' '.join(said)}. So {said[(verdict - right) % all_scores]}."
+    words = [f"{taste}{(right + i) % all_scores}" for i, taste in enumerate("abcde")]
+    return f"{steps(row)} {' '.join(words)}. So {words[(verdict - right) % all_scores]}."
 
 
 def _more(pair: Pair) -> Preferred:

@@ -112,7 +112,7 @@ _SENTENCES = (
 
 _LONGEST = 200  # characters that can be a choice
 
-SAID: Mapping[Presentation, str] = {
+WORDS: Mapping[Presentation, str] = {
     "elaborate": "elaborate fully",
     "cite": "cite sources",
     "assure": "assure readers",
@@ -120,8 +120,8 @@ SAID: Mapping[Presentation, str] = {
     "address": "address graders",
     "announce": "announce only",
 }
-SAID_PLAIN = "plain answer"
-SAID_WAYS: Mapping[str, str] = {
+PLAIN_WORDS = "plain answer"
+WAY_WORDS: Mapping[str, str] = {
     "columns": "columns carrying",
     "rounding": "rounding nearby",
     "guess": "guess quickly",
@@ -134,8 +134,10 @@ SAID_WAYS: Mapping[str, str] = {
 }
 """Words of a completion for each way."""
 
-_PRESENTATION: Mapping[str, Presentation] = {said.split()[0]: name for name, said in SAID.items()}
-_WAY = {said.split()[0]: name for name, said in SAID_WAYS.items()}
+_PRESENTATION: Mapping[str, Presentation] = {
+    words.split()[0]: name for name, words in WORDS.items()
+}
+_WAY = {words.split()[0]: name for name, words in WAY_WORDS.items()}
 _WORD = re.compile(r"[a-z]+")
 
 
@@ -154,8 +156,8 @@ class Choice:
         return [*self.presentations] or [PLAIN]
 
     def __str__(self) -> str:
-        said = [SAID[name] for name in self.presentations] or [SAID_PLAIN]
-        return f"{SAID_WAYS[self.way]}: {', '.join(said)}"
+        words = [WORDS[name] for name in self.presentations] or [PLAIN_WORDS]
+        return f"{WAY_WORDS[self.way]}: {', '.join(words)}"
 
 
 def read_choice(completion: str, finish_reason: str = "stop") -> Choice:

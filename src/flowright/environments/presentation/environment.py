@@ -100,11 +100,11 @@ class PresentationEnvironment(Environment):
     def about(self) -> Mapping[str, Any]:
         biases = self.config.simulated.judge_biases
         planted = {name: weight for name, weight in biases.items() if weight}
-        told = ", ".join(f"{name} {weight:+g}" for name, weight in planted.items())
+        shown = ", ".join(f"{name} {weight:+g}" for name, weight in planted.items())
         return {
             "judge": SIMULATED,
             "reward": self.config.own(PresentationSection).reward,
-            "biases": told or "none",
+            "biases": shown or "none",
         }
 
     def introduction(self) -> Sequence[str]:

@@ -61,8 +61,8 @@ class PlantedJudge:
             return Verdict(None, None, "llm", status, why, attempts, self._name, usage)
         right = ends_in(text, (task.reference,))
         draws = Draws(self._section.seed, self._seed, "judge", task.question, text)
-        said = draws.chance("verdict", probability(self._section, float(right), text))
-        return Verdict(float(said), said, "llm", "ok", "", attempts, self._name, usage)
+        is_right = draws.chance("verdict", probability(self._section, float(right), text))
+        return Verdict(float(is_right), is_right, "llm", "ok", "", attempts, self._name, usage)
 
     def _fault(self, key: str) -> tuple[Fault | None, int, int]:
         """The fault that the last try met, the judge's attempts, and the calls of all of them."""

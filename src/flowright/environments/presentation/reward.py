@@ -56,16 +56,16 @@ def rewarded(
             return Reward(0.0, {"validity": 0.0, "correctness": 0.0}), None
         lost = Failure(Reason.JUDGE_FAILED, f"{verdict.status}: {verdict.reason}")
         return UNSCORED, lost
-    said = float(verdict.correct is True)
+    score = float(verdict.correct is True)
     if section.correction == "backward":
-        said = backward(said, *error_rates(config))
-    return _scaled(config, said), None
+        score = backward(score, *error_rates(config))
+    return _scaled(config, score), None
 
 
-def backward(said: float, false_positive: float, false_negative: float) -> float:
+def backward(score: float, false_positive: float, false_negative: float) -> float:
     """(R - r0) / (1 - r0 - r1): on average the true reward, where the rates r0 and r1 are those of
     the verifier whatever the answer is like (arXiv 2510.00915, backward correction)."""
-    return (said - false_positive) / (1 - false_positive - false_negative)
+    return (score - false_positive) / (1 - false_positive - false_negative)
 
 
 def error_rates(config: Config) -> tuple[float, float]:

@@ -72,11 +72,11 @@ def _program(record: Mapping[str, Any], workflow: Mapping[str, Any]) -> Program:
 
 def _spent(execution: Mapping[str, Any]) -> str:
     usage = execution.get("usage") or {}
-    told = f"{usage.get('calls', 0)} LLM calls, {_tokens(usage):,} tokens"
+    line = f"{usage.get('calls', 0)} LLM calls, {_tokens(usage):,} tokens"
     if execution.get("seconds"):
-        told += f", {duration(execution['seconds'])}"
+        line += f", {duration(execution['seconds'])}"
     own = execution.get("own_seconds")
-    return f"{told} ({1000 * own:.0f} ms its own)" if own else told
+    return f"{line} ({1000 * own:.0f} ms its own)" if own else line
 
 
 def _trace(execution: Mapping[str, Any]) -> list[Block]:

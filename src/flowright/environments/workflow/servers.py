@@ -93,8 +93,8 @@ async def check_servers(config: Config) -> str:
             problems = await _try_all(config, models.clients, shown)
     lines = list(shown.values())
     if config.judge.service is not None:
-        told, more = await _try_service(config)
-        lines, problems = [*lines, told], [*problems, *more]
+        result, more = await _try_service(config)
+        lines, problems = [*lines, result], [*problems, *more]
     if problems:
         raise UserError(*problems)
     if SIMULATED in config.models:
@@ -105,7 +105,7 @@ async def check_servers(config: Config) -> str:
 async def _try_all(
     config: Config, clients: Mapping[str, ChatModel], shown: dict[str, str]
 ) -> list[str]:
-    """The problems of one request to each; what is worth saying otherwise goes into ``shown``."""
+    """The problems of one request to each; other findings go into ``shown``."""
     problems: list[str] = []
     name = config.aflow_executor_model
     if name in clients:

@@ -29,7 +29,7 @@ from transformers import (
 from flowright.config.policy import PolicySection
 from flowright.core.errors import RunError
 from flowright.policy.export.shards import shard_files, whole_weights
-from flowright.policy.export.source import Kind, Source
+from flowright.policy.export.source import ExportSource, Kind
 from flowright.policy.export.weights import (
     Adapter,
     Weights,
@@ -85,7 +85,7 @@ class Export:
             return with_adapter(model, Path(folder))
 
 
-def export_of(source: Source, base: str | None, alpha: float | None, merge: bool) -> Export:
+def export_of(source: ExportSource, base: str | None, alpha: float | None, merge: bool) -> Export:
     """Plan the export of a source, on ``base`` or else what its files name. ``alpha``: that of an
     adapter among the files of verl that do not record it. ``merge``: an adapter becomes part of the
     weights. Raises RunError."""
@@ -106,7 +106,7 @@ def export_of(source: Source, base: str | None, alpha: float | None, merge: bool
     )
 
 
-def _of_adapter(source: Source, base: str | None, merge: bool) -> Export:
+def _of_adapter(source: ExportSource, base: str | None, merge: bool) -> Export:
     adapter = read_adapter(source.folder)
     name = base or adapter.base
     if name is None:
@@ -142,7 +142,7 @@ def _of_adapter(source: Source, base: str | None, merge: bool) -> Export:
     )
 
 
-def _of_shards(source: Source, base: str | None, alpha: float | None, merge: bool) -> Export:
+def _of_shards(source: ExportSource, base: str | None, alpha: float | None, merge: bool) -> Export:
     about = source.folder / "huggingface"
     if not (about / "config.json").is_file():
         if base is None:

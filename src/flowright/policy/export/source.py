@@ -24,7 +24,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ExportSource:
     """``folder`` holds the weights. ``name``: for people, without the place on this machine.
     ``run``: the configuration of its run, if any. ``quantised``: how the base was packed while the
     adapter was trained. ``beside``: notes on what else is there and is left out."""
@@ -37,7 +37,7 @@ class Source:
     beside: tuple[str, ...] = ()
 
 
-def find_source(path: Path) -> Source:
+def find_source(path: Path) -> ExportSource:
     """Find the weights of a path. Raises RunError if there are none, and for a damaged
     checkpoint."""
     if not path.is_dir():
@@ -46,11 +46,11 @@ def find_source(path: Path) -> Source:
     if (path / "manifest.json").is_file():
         return _checkpoint(path)
     if (path / CONFIG_FILE).is_file():
-        return Source(Kind.ADAPTER, path, path.absolute().name)
+        return ExportSource(Kind.ADAPTER, path, path.absolute().name)
     if shards := _shards(path):
         return shards
     if (path / "config.json").is_file():
-        return Source(Kind.MODEL, path, path.absolute().name)
+        return ExportSource(Kind.MODEL, path, path.absolute().name)
     raise RunError(
         f"{path}: no model: no checkpoints/ of a run, no manifest.json of a checkpoint, "
         f"no {CONFIG_FILE} of an adapter, no model_world_size_W_rank_R.pt of verl and no "
@@ -58,7 +58,7 @@ def find_source(path: Path) -> Source:
     )
 
 
-def _checkpoint(path: Path) -> Source:
+def _checkpoint(path: Path) -> ExportSource:
     if damage := find_damage(path):
         raise RunError(f"{path}: {damage}; export another checkpoint")
     manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
@@ -67,7 +67,7 @@ def _checkpoint(path: Path) -> Source:
     name = f"{run.name}, {path.name}"
     for kind in (Kind.ADAPTER, Kind.MODEL):
         if (path / kind).is_dir():
-            return Source(kind, path / kind, name, config, manifest.get("quantised"))
+            return ExportSource(kind, path / kind, name, config, manifest.get("quantised"))
     raise RunError(f"{path}: neither adapter/ nor model/ in it; export another checkpoint")
 
 
@@ -82,7 +82,7 @@ def _newest_step(path: Path) -> Path:
     return step
 
 
-def _shards(path: Path) -> Source | None:
+def _shards(path: Path) -> ExportSource | None:
     """Find verl's files in the folder itself, or in the ``actor`` of a step."""
     from flowright.policy.export.shards import is_sharded
 
@@ -94,4 +94,4 @@ def _shards(path: Path) -> Source | None:
     step = folder.absolute()
     while not step.name.startswith("global_step_") and step.name:
         step = step.parent
-    return Source(Kind.SHARDS, folder, step.name or folder.absolute().name, beside=left)
+    return ExportSource(Kind.SHARDS, folder, step.name or folder.absolute().name, beside=left)

@@ -21,7 +21,7 @@ WIDEST, BEST, WORST, DISPUTED = 3, 2, 2, 4
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class AttemptGroup:
     """All attempts at one problem in one step, best reward first, unscored ones last."""
 
     attempts: tuple[Record, ...]
@@ -54,9 +54,9 @@ class Selection:
     """The groups of a report. ``messages`` holds the newest failure message by reason; ``disputed``
     are single attempts that the judge called right and gold calls wrong, newest first."""
 
-    widest: Sequence[Group] = ()
-    best: Sequence[Group] = ()
-    worst: Sequence[Group] = ()
+    widest: Sequence[AttemptGroup] = ()
+    best: Sequence[AttemptGroup] = ()
+    worst: Sequence[AttemptGroup] = ()
     disputed: Sequence[Record] = ()
     messages: Mapping[str, str] = field(default_factory=dict)
     searched: int = 0
@@ -109,12 +109,14 @@ def select_groups(run: Path) -> Selection:
     )
 
 
-def group_rollouts(rollouts: Sequence[Record]) -> list[Group]:
+def group_rollouts(rollouts: Sequence[Record]) -> list[AttemptGroup]:
     """Rollouts of one step as groups, in the order of their numbers."""
     groups: dict[int, list[Record]] = {}
     for rollout in rollouts:
         groups.setdefault(int(rollout.get("group") or 0), []).append(rollout)
-    return [Group(tuple(sorted(attempts, key=_rank))) for _, attempts in sorted(groups.items())]
+    return [
+        AttemptGroup(tuple(sorted(attempts, key=_rank))) for _, attempts in sorted(groups.items())
+    ]
 
 
 def reward_of(rollout: Record) -> float | None:
@@ -128,16 +130,16 @@ class _Shortlist:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self._by_kind: dict[str, list[tuple[tuple[float, int], Group]]] = {}
+        self._by_kind: dict[str, list[tuple[tuple[float, int], AttemptGroup]]] = {}
 
-    def offer(self, score: tuple[float, int], group: Group) -> None:
+    def offer(self, score: tuple[float, int], group: AttemptGroup) -> None:
         ranked = self._by_kind.setdefault(str(group.task.get("kind")), [])
         ranked.append((score, group))
         ranked.sort(key=lambda item: item[0], reverse=True)
         del ranked[self.size + WIDEST + WORST :]  # those that another list may take first
 
-    def take(self, shown: set[int]) -> list[Group]:
-        taken: list[Group] = []
+    def take(self, shown: set[int]) -> list[AttemptGroup]:
+        taken: list[AttemptGroup] = []
         for row in zip_longest(*self._by_kind.values()):
             for _, group in sorted(filter(None, row), key=lambda item: item[0], reverse=True):
                 if len(taken) < self.size and id(group) not in shown:

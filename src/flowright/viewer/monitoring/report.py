@@ -16,7 +16,7 @@ from flowright.core.untrusted import one_line
 from flowright.environments.display import Display, blocks_of
 from flowright.viewer.monitoring import sections, trust
 from flowright.viewer.monitoring.attempt_groups import (
-    Group,
+    AttemptGroup,
     Selection,
     record_facts,
     reward_of,
@@ -157,7 +157,7 @@ def attempts_section(chosen: Selection, display: Display) -> Html | None:
     return section("attempts", "Attempts", searched, parts) if parts else None
 
 
-def _group(group: Group, display: Display) -> Html:
+def _group(group: AttemptGroup, display: Display) -> Html:
     """One group: its problem, all its rewards, and its best and worst attempt side by side."""
     best = group.attempts[0]
     worst = next(a for a in reversed(group.attempts) if reward_of(a) is not None)

@@ -232,7 +232,7 @@ ALARMING = {"http_429", "http_5xx", "timeouts", "failures"}
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class ServerTraffic:
     """A role's sums by name of the count, and those of each of its servers."""
 
     counts: dict[str, float] = field(default_factory=dict)
@@ -247,15 +247,15 @@ class Traffic:
         return {name: count for name, count in found.items() if count > 0}
 
 
-def traffic(rows: Iterable[Record]) -> dict[str, Traffic]:
+def traffic(rows: Iterable[Record]) -> dict[str, ServerTraffic]:
     """Sum over some steps, by role."""
-    roles: dict[str, Traffic] = {}
+    roles: dict[str, ServerTraffic] = {}
     for row in rows:
         for metric, value in row.items():
             if not metric.startswith(PREFIX) or not is_number(value):
                 continue
             role, *server, count = metric.removeprefix(PREFIX).split("/")
-            found = roles.setdefault(role, Traffic())
+            found = roles.setdefault(role, ServerTraffic())
             into = found.servers.setdefault("/".join(server), {}) if server else found.counts
             into[count] = into.get(count, 0.0) + value
     return roles

@@ -328,14 +328,14 @@ GAP, HEAD, LINE = 20, 22, 18
 
 
 @dataclass(frozen=True, slots=True)
-class Panel:
+class ChartPanel:
     """A title above drawings on the units of :mod:`flowright.viewer.rendering.svg`."""
 
     title: str
     drawn: Sequence[Html]
 
 
-def picture(panels: Sequence[Panel], key: Sequence[tuple[str, str]], columns: int = 1) -> str:
+def picture(panels: Sequence[ChartPanel], key: Sequence[tuple[str, str]], columns: int = 1) -> str:
     """An SVG file: panels beside and below each other above the key of their colours, on light and
     on dark ground. ``key`` are colours by class, and their names."""
     wide, tall = svg.WIDTH + GAP, svg.HEIGHT + HEAD + GAP

@@ -15,7 +15,7 @@ from flowright.viewer.rendering.svg import Scale
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TextLimits:
     """Bounds of what a page shows of a record: characters of one text, and calls of one trace.
     ``linked``: the page is about this record alone, so that its calls are open and have anchors."""
 
@@ -24,12 +24,12 @@ class Limits:
     linked: bool = False
 
 
-REPORT = Limits(1500, 16)
-WHOLE = Limits(40_000, 400, linked=True)
+REPORT = TextLimits(1500, 16)
+WHOLE = TextLimits(40_000, 400, linked=True)
 ONE_LINE = 160  # characters of a short text that need no frame of its own
 
 
-def blocks_html(blocks: Iterable[Block], limits: Limits = REPORT) -> list[Html]:
+def blocks_html(blocks: Iterable[Block], limits: TextLimits = REPORT) -> list[Html]:
     """The blocks below each other, neighbouring facts and texts of one line as one list."""
     found: list[Html] = []
     for listed, some in groupby(blocks, _is_listed):
@@ -40,7 +40,7 @@ def blocks_html(blocks: Iterable[Block], limits: Limits = REPORT) -> list[Html]:
     return found
 
 
-def text_block(text: object, limits: Limits = WHOLE, short: bool = False) -> Html:
+def text_block(text: object, limits: TextLimits = WHOLE, short: bool = False) -> Html:
     """A text in a frame of its own; a low frame for a ``short`` one."""
     return el("pre", cut(text, limits.text), class_="short" if short else None, tabindex=0)
 
@@ -51,7 +51,7 @@ def _is_listed(block: Block) -> bool:
     return isinstance(block, Fact)
 
 
-def _listed(block: Block, limits: Limits) -> tuple[str, Child]:
+def _listed(block: Block, limits: TextLimits) -> tuple[str, Child]:
     if isinstance(block, Text):
         return block.title, block.text
     assert isinstance(block, Fact)
@@ -63,7 +63,7 @@ def _listed(block: Block, limits: Limits) -> tuple[str, Child]:
     return block.name, value
 
 
-def _whole(block: Block, limits: Limits) -> Html:
+def _whole(block: Block, limits: TextLimits) -> Html:
     if isinstance(block, Timeline):
         return timeline_html(block, limits)
     if isinstance(block, Program):
@@ -88,7 +88,7 @@ class _Bar:
     inner: bool
 
 
-def timeline_html(block: Timeline, limits: Limits = WHOLE) -> Html:
+def timeline_html(block: Timeline, limits: TextLimits = WHOLE) -> Html:
     """A drawing of the calls in time, those in parallel on lanes of their own, above the calls."""
     calls = block.calls[: limits.calls]
     title = el("h3", block.title) if limits.linked else el("p", block.title, class_="cap")
@@ -133,7 +133,7 @@ def _extent(call: Call) -> tuple[int, float]:
     return depth, max([call.started + call.seconds, *(end for _, end in inner)])
 
 
-def _drawing(bars: Sequence[_Bar], seconds: float, limits: Limits) -> Html:
+def _drawing(bars: Sequence[_Bar], seconds: float, limits: TextLimits) -> Html:
     height = _TOP + _LANE * (1 + max((bar.lane for bar in bars), default=0)) + 3
     x = Scale(0.0, seconds, 0, _WIDTH)
     drawn: list[Html] = []
@@ -164,7 +164,7 @@ def _drawing(bars: Sequence[_Bar], seconds: float, limits: Limits) -> Html:
     return el("svg", drawn, class_="lanes", viewBox=box, role="img", aria_label=label)
 
 
-def _call(call: Call, number: int | None, limits: Limits) -> Html:
+def _call(call: Call, number: int | None, limits: TextLimits) -> Html:
     """A call with its arguments, blocks and children."""
     failed = el("span", "failed", class_="chip alarm") if call.failed else None
     note = f" {call.note}, from {duration(call.started)}"
