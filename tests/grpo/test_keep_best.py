@@ -98,7 +98,7 @@ def test_it_is_said_at_the_end_where_it_is_not_the_last() -> None:
     note_best(Path("runs/one"), best, 6, reporter)
     (line,) = reporter.said
     assert "step 2 by val/gold 70.0%" in line and "runs/one/checkpoints/step_000002" in line
-    assert "says too much of it" in line
+    assert "its score there is too high" in line
 
 
 def test_a_run_without_checkpoints_has_none(tmp_path: Path) -> None:

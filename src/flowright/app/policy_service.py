@@ -396,7 +396,7 @@ class PolicyApp(Starlette):
             await asyncio.wait({work})
 
     def _end(
-        self, work: "asyncio.Task[PolicyAnswer]", question: PolicyQuestion, reply: Reply
+        self, work: "asyncio.Task[DraftedAnswer]", question: PolicyQuestion, reply: Reply
     ) -> list[bytes]:
         """Return the events after the trace."""
         try:

@@ -37,7 +37,7 @@ class JudgeScore:
 
 
 @dataclass(frozen=True, slots=True)
-class AskForm:
+class Ask:
     """One ``judge.ask``: its questions about a query (blocks and fields), and their score. It fits
     queries with a rival if it ``compares``, and with criteria if it ``reads_criteria``."""
 
@@ -58,7 +58,7 @@ class AskForm:
 
 
 WAYS = ASK.table({name: f"flowright.judging.llm_judge:{name.upper()}" for name in ASK})
-"""An :class:`AskForm` each."""
+"""An :class:`Ask` each."""
 
 
 class Questions:
@@ -68,7 +68,7 @@ class Questions:
     """
 
     def __init__(self, section: JudgeSection) -> None:
-        self.ask: AskForm = WAYS.load(section.ask)
+        self.ask: Ask = WAYS.load(section.ask)
         self._section = section
         wording = wording_of(section)
         self._criteria = wording.criteria
@@ -133,14 +133,14 @@ def shown_answer(answer: str, section: JudgeSection) -> str:
     return last_tokens(spoken_answer(answer), section.max_answer_chars)
 
 
-def _one_value(field: Field, top: int = 1) -> AskForm:
+def _one_value(field: Field, top: int = 1) -> Ask:
     """Return the ask of one question with one value, scored as a share of ``top``."""
 
     def scored(query: JudgeQuery, section: JudgeSection, replies: Replies) -> JudgeScore:
         value = replies[0].get(field.key)
         return JudgeScore(None if value is None else float(value) / top)
 
-    return AskForm(lambda query, section: [_of_one(query, section, (field,))], scored)
+    return Ask(lambda query, section: [_of_one(query, section, (field,))], scored)
 
 
 TRUE_FALSE = _one_value(Field("verdict", TRUTH))
@@ -160,7 +160,7 @@ def _overall(query: JudgeQuery, section: JudgeSection, replies: Replies) -> Judg
     return JudgeScore(shares.pop(OVERALL), shares) if is_whole else JudgeScore(None)
 
 
-MULTI_ASPECT = AskForm(_each_aspect, _overall)
+MULTI_ASPECT = Ask(_each_aspect, _overall)
 
 
 # Criteria.
@@ -193,7 +193,7 @@ def _earned(query: JudgeQuery, section: JudgeSection, replies: Replies) -> Judge
     return JudgeScore(min(1.0, max(0.0, earned / possible)), parts)
 
 
-RUBRIC = AskForm(_each_criterion, _earned, reads_criteria=True)
+RUBRIC = Ask(_each_criterion, _earned, reads_criteria=True)
 
 
 # Pairs.
@@ -236,7 +236,7 @@ def _won(query: JudgeQuery, section: JudgeSection, replies: Replies) -> JudgeSco
     return JudgeScore(score, each=tuple(wins), note="which is better depends on the order; ")
 
 
-PAIRWISE = AskForm(_which_better, _won, compares=True)
+PAIRWISE = Ask(_which_better, _won, compares=True)
 
 
 def _task_blocks(query: JudgeQuery) -> list[Block]:
