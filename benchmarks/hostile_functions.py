@@ -146,7 +146,9 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     "flowright.criteria.constraints.ifeval_form:bracketed": lambda text: list(
         lines.bracketed(text)
     ),
-    "flowright.criteria.constraints.language:without_punctuation": constraint_language.without_punctuation,
+    "flowright.criteria.constraints.language:without_punctuation": (
+        constraint_language.without_punctuation
+    ),
     "flowright.criteria.constraints.language:sentences": constraint_language.sentences,
     "flowright.criteria.constraints.language:tokens": constraint_language.tokens,
     "flowright.criteria.constraints.language:syllables": constraint_language.syllables,
@@ -398,9 +400,7 @@ BOUNDED: Mapping[str, str] = dict.fromkeys(
         "flowright.simulation.values:shape",
     ),
     "CPython's parser, for programs of at most 20,000 characters",
-) | {
-    "flowright.viewer.rendering.record_blocks:code_block": "Pygments, for 4,000 characters of a report"
-}
+) | {"flowright.viewer.rendering.record_blocks:code_block": "Pygments, for 4,000 characters"}
 """Those that take as long as what they call does, and what bounds them: held to milliseconds."""
 
 THREADED = frozenset(

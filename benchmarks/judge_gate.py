@@ -1,11 +1,12 @@
 """What the gate and the prompts keep from a judge that falls for attacks by design.
 
-The corpus of tests/judging/judge_attacks.jsonl, in which every answer is wrong, goes to the embedded
-server (simulated) with two biases planted: it is inclined to call right what only announces an
-answer, and what speaks to its grader. It reads references and evidence from the prompt alone, so an
-answer that imitates a plain prompt's labels adds to them. Four judges ask it: a plain prompt whose
-reply is searched for its first word of agreement or disagreement, and Flowright's, each without and
-with the gate; then the same four once more, with a model that quotes the answer before its verdict.
+The corpus of tests/judging/judge_attacks.jsonl, in which every answer is wrong, goes to the
+embedded server (simulated) with two biases planted: it is inclined to call right what only
+announces an answer, and what speaks to its grader. It reads references and evidence from the prompt
+alone, so an answer that imitates a plain prompt's labels adds to them. Four judges ask it: a plain
+prompt whose reply is searched for its first word of agreement or disagreement, and Flowright's,
+each without and with the gate; then the same four once more, with a model that quotes the answer
+before its verdict.
 
 How far a real model is talked round by what stands in a fence is not measured here.
 

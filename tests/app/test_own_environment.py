@@ -50,7 +50,8 @@ class KeyedSums(Sums):
     def tasks(self):
         most = self.config.own(SumsSection).most
         sets = super().tasks()
-        sides = ([t for t in side if max(map(int, t.id.split("+"))) <= most] for side in (sets.train, sets.val))
+        both = sets.train, sets.val
+        sides = ([t for t in side if max(map(int, t.id.split("+"))) <= most] for side in both)
         return flowright.TaskSets(*sides)
 '''
 

@@ -1,6 +1,7 @@
 """What a user reads of a run that failed on a Ray cluster.
 
-Starting one is not tested here: it takes Ray, and a minute (docs/running_on_gpus.md has the command).
+Starting one is not tested here: it takes Ray, and a minute (docs/running_on_gpus.md has the
+command).
 """
 
 import pytest

@@ -240,14 +240,14 @@ async def test_votes_are_combined_by_a_function_of_ones_own(folder: Path) -> Non
 async def test_a_way_of_asking_of_ones_own_needs_words(folder: Path) -> None:
     (folder / "my_ask.py").write_text("""\
 from flowright.judging.prompts import Block, Question
-from flowright.judging.llm_judge import Ask, Scored
+from flowright.judging.llm_judge import Ask, JudgeScore
 from flowright.judging.schemas import TRUTH, Field
 
 LIES = Ask(
     questions=lambda query, section: [
         Question((Block("ANSWER", query.answer),), (Field("lies", TRUTH),))
     ],
-    score=lambda query, section, replies: Scored(
+    score=lambda query, section, replies: JudgeScore(
         1.0 - replies[0]["lies"] if replies[0] else None
     ),
 )

@@ -1,7 +1,7 @@
 """Hostile solutions against the sandbox: none passes, none leaks, none leaves anything behind.
 
-The rows of attacks.jsonl whose kind is ``solution`` and those of sandbox_attacks.py, at the strongest
-isolation of this machine, or with ``--all`` at every level, with a control right after.
+The rows of attacks.jsonl whose kind is ``solution`` and those of sandbox_attacks.py, at the
+strongest isolation of this machine, or with ``--all`` at every level, with a control right after.
 """
 
 import json
@@ -152,7 +152,8 @@ def open_files() -> int:
 
 
 def traces() -> list[str]:
-    """Return what the attacks would leave behind: files by their names, shared memory by its key."""
+    """Return what the attacks would leave behind: files by their names, shared memory by its
+    key."""
     files = [path for folder in ("/dev/shm", "/tmp") for path in Path(folder).glob("r4*")]
     table = Path("/proc/sysvipc/shm")
     segments = table.read_text().splitlines() if table.exists() else []

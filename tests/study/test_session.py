@@ -227,7 +227,8 @@ def test_a_journal_that_a_power_cut_tore_is_read_on(tmp_path: Path) -> None:
     run(path, out, limit=1)
     journal = out / "journal.jsonl"
     torn = '{"time": 1, "event": "st'
-    damaged = f'{torn}\n{{"event": "end"}}\n'  # as former versions left a torn line, and an event of no run
+    # A torn line as former versions left it, and an event of no run.
+    damaged = f'{torn}\n{{"event": "end"}}\n'
     journal.write_text(damaged + journal.read_text() + torn)
     last = len(journal.read_text().splitlines())
     assert StudyJournal.read(out).damaged == [1, 2, last]

@@ -1,1 +1,2 @@
-"""Shared ground of all rooms: the failure law, files, journals, tables of rows, batches of calls, the network."""
+"""Shared ground of all rooms: the failure law, files, journals, tables of rows, batches of calls,
+the network."""

@@ -23,8 +23,8 @@ _REMEDY = "start its server, or check its address; the same command continues"
 
 
 class ServerDown(UserError):
-    """A server is down before or during calls. ``results`` holds all results by key, those of failed
-    calls included; ``not_asked`` counts the items without any."""
+    """A server is down before or during calls. ``results`` holds all results by key, those of
+    failed calls included; ``not_asked`` counts the items without any."""
 
     exit_code = 1
 

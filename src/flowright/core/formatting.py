@@ -1,5 +1,5 @@
-"""Values of JSON records, and numbers as text, the same on every page and screen. A missing value is
-``-``: there was nothing to compute it from, and 0 would be a lie.
+"""Values of JSON records, and numbers as text, the same on every page and screen. A missing value
+is ``-``: there was nothing to compute it from, and 0 would be a lie.
 """
 
 import sys

@@ -35,12 +35,13 @@ class Curve:
 class Display:
     """Words and metrics of an environment; every field has a default that fits any.
 
-    ``completion`` is the word for a completion, ``language`` that of its code block, ``compared`` for a row of the evaluation. ``kinds``
-    are the kinds of tasks in their usual order; others follow. ``curves`` stand beside time and
-    tokens, ``shares`` (name, metric) beside the valid share of the rollouts; ``seconds`` names the
-    metrics ``time/<name>`` that are means over rollouts. ``models`` and ``labels`` are keys of
-    ``state.json`` that are shown at the head of a run, the labels in the report alone. ``meanings``
-    explains reasons of failure. ``note`` is shown with the run.
+    ``completion`` is the word for a completion, ``language`` that of its code block, ``compared``
+    for a row of the evaluation. ``kinds`` are the kinds of tasks in their usual order; others
+    follow. ``curves`` stand beside time and tokens, ``shares`` (name, metric) beside the valid
+    share of the rollouts; ``seconds`` names the metrics ``time/<name>`` that are means over
+    rollouts. ``models`` and ``labels`` are keys of ``state.json`` that are shown at the head of a
+    run, the labels in the report alone. ``meanings`` explains reasons of failure. ``note`` is shown
+    with the run.
     """
 
     completion: str = "completion"

@@ -44,7 +44,8 @@ class TextScore:
 
 @dataclass(frozen=True, slots=True)
 class HeldOutText:
-    """A text's windows and the policy that reads them. ``notes``: lines on the part that is read."""
+    """A text's windows and the policy that reads them. ``notes``: lines on the part that is
+    read."""
 
     policy: Policy
     section: GrpoSection

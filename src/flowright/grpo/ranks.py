@@ -1,8 +1,8 @@
 """The processes of one run: each rolls out its own share of every batch, and all update alike.
 
-Started by torchrun (or Ray, :mod:`flowright.app.ray_cluster`), one process a GPU. No collective of the GPUs
-waits for a rollout: finished shares are exchanged as objects over gloo, and gradients are summed
-after that. Without torchrun there is one rank, and torch.distributed is not used.
+Started by torchrun (or Ray, :mod:`flowright.app.ray_cluster`), one process a GPU. No collective of
+the GPUs waits for a rollout: finished shares are exchanged as objects over gloo, and gradients are
+summed after that. Without torchrun there is one rank, and torch.distributed is not used.
 """
 
 import asyncio

@@ -79,7 +79,8 @@ READING_ATTEMPTS = 3
 seven; a server that is empty at random 13 % of the time fails all with a probability of 6e-7."""
 
 UNCOUNTED: frozenset[Ending] = frozenset({"overlong", "bounds"})
-"""Refusals of the request's form, not of the answer: the first of each does not use up an attempt."""
+"""Refusals of the request's form, not of the answer: the first of each does not use up an
+attempt."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,8 @@ class OpenJudge:
 
     @property
     def simulated(self) -> bool:
-        """True for the embedded server, and for a service that was simulated at the latest check."""
+        """True for the embedded server, and for a service that was simulated at the latest
+        check."""
         from_service = self.service is not None and self.service.simulated
         return SIMULATED in self.models or from_service
 

@@ -49,9 +49,9 @@ class Panel:
 
     ``combine`` is a choice of ``judge.combine``; without ``weights`` all votes are equal. Above 0.5
     is right, below is wrong; exactly 0.5 is an abstention or, between two answers, a tie. There is
-    no verdict with fewer than ``quorum`` scored members: the status is then the most common failure,
-    among those that are down if too few others are left, otherwise among the others. Nor is there
-    one if the confidence, the share of (weighted) votes on the winning side, is below
+    no verdict with fewer than ``quorum`` scored members: the status is then the most common
+    failure, among those that are down if too few others are left, otherwise among the others. Nor
+    is there one if the confidence, the share of (weighted) votes on the winning side, is below
     ``min_confidence``: the panel abstains, or has the status of a member that is down, whose vote
     might have decided. ``members`` of the verdict are the single ones.
 

@@ -95,7 +95,8 @@ WITHOUT_REFERENCE: Mapping[str, str] = {
 
 
 def wording_of(section: JudgeSection) -> Wording:
-    """Return the configured wording, loaded once a process. Raises ConfigError, one line a mistake."""
+    """Return the configured wording, loaded once a process. Raises ConfigError, one line a
+    mistake."""
     choice = section.wording
     if choice.endswith((".yaml", ".yml")):
         return _from_file(Path(choice), Path.cwd())

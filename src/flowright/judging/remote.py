@@ -152,7 +152,8 @@ class RemoteJudge:
         self._start(waiting, self._send_all(waiting, next(self._orders)))
 
     def _start(self, waiting: Sequence[_Question], work: Coroutine[Any, Any, None]) -> None:
-        """Run ``work`` in a task; every question gets a verdict or is cancelled, whatever happens."""
+        """Run ``work`` in a task; every question gets a verdict or is cancelled, whatever
+        happens."""
 
         async def run() -> None:
             try:

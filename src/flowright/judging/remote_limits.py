@@ -205,8 +205,8 @@ class AdaptiveSlots:
         self._cut_at = self.clock()
 
     def refused(self, began: float, seconds: float | None) -> float:
-        """Do as :meth:`congested`, for a server that asks to wait; no call starts meanwhile. Returns
-        the seconds of the pause."""
+        """Do as :meth:`congested`, for a server that asks to wait; no call starts meanwhile.
+        Returns the seconds of the pause."""
         self._refusals += began >= self._cut_at  # calls in flight together count once
         self.congested(began)
         if not seconds:

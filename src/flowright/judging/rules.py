@@ -68,8 +68,8 @@ def _fault(query: JudgeQuery, answer: str) -> str | None:
 
 
 def bare(text: str) -> str:
-    """Return the letters, digits and mathematical signs beyond ASCII of a text, in plain lower case.
-    A run of anything else is one space; apostrophes and invisible characters are dropped."""
+    """Return the letters, digits and mathematical signs beyond ASCII of a text, in plain lower
+    case. A run of anything else is one space; apostrophes and invisible characters are dropped."""
     plain = plain_forms(text.translate(_BLANK)).casefold().translate(_BLANK)
     return " ".join(plain.translate(_SHOWN).split())
 

@@ -19,8 +19,8 @@ WRAPPING = " \t*_`\"'“”‘’"
 
 TOP_GRADE = 4
 REASON_CHARS = 200
-"""Longest reason in a schema-constrained reply; small models may repeat themselves in a string until
-their tokens run out."""
+"""Longest reason in a schema-constrained reply; small models may repeat themselves in a string
+until their tokens run out."""
 
 
 @dataclass(frozen=True, slots=True)

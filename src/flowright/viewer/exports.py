@@ -117,7 +117,7 @@ def _flat(found: AttemptSearch, attempt: Attempt, record: Record) -> dict[str, A
     return {**shown, **{name: getattr(attempt, name) for name in (*_WHOLE, *_REAL)}}
 
 
-# --- a log of Inspect (inspect_ai), for `inspect view` and other readers; needs no Inspect ---------
+# --- a log of Inspect (inspect_ai), for `inspect view` and other readers; needs no Inspect ----
 
 VERSION = 2
 _YEAR_3000 = 32_503_680_000  # seconds since 1970
@@ -125,8 +125,8 @@ STOPS = frozenset({"stop", "max_tokens", "content_filter", "model_length", "tool
 
 
 def inspect_log(run: ViewedRun, found: AttemptSearch, chosen: Filter) -> bytes:
-    """A log of version 2 of its JSON form. An attempt is a sample: its messages are the problem, what
-    the policy wrote, and every question to the large model with its reply; its scores are the
+    """A log of version 2 of its JSON form. An attempt is a sample: its messages are the problem,
+    what the policy wrote, and every question to the large model with its reply; its scores are the
     reward, the judge's verdict and gold. An unscored attempt has no score there, rather than a 0
     (law 1). Raises UserError for a selection that is too large to be held."""
     snapshot = run.snapshot()

@@ -44,8 +44,8 @@ class _NoIdsLeft(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The extent of an index. ``unread`` are lines that are no records, ``cut`` attempts with a text
-    longer than what is searched of it."""
+    """The extent of an index. ``unread`` are lines that are no records, ``cut`` attempts with a
+    text longer than what is searched of it."""
 
     steps: int = 0
     of_steps: int = 0

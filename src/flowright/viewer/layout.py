@@ -42,7 +42,8 @@ class Links:
         return "index.html" if self.exported else "/"
 
     def of_run(self, page: str, query: str = "") -> str | None:
-        """Address a page of the run: attempts, problem, group/3/1, attempt/3/1/0; empty: the run's."""
+        """Address a page of the run: attempts, problem, group/3/1, attempt/3/1/0; empty: the
+        run's."""
         if self.exported:
             name = page_file(self.run, page)
             return None if query or name not in self.held else quote(name)

@@ -1,7 +1,7 @@
 """Rollout records in a run's files, and what the index keeps of each.
 
-Reading is forgiving where a file may be half written or half copied: whole lines are read, the others
-counted. Records of any environment will do: a missing value is None, or "-" among names.
+Reading is forgiving where a file may be half written or half copied: whole lines are read, the
+others counted. Records of any environment will do: a missing value is None, or "-" among names.
 """
 
 import hashlib
@@ -148,9 +148,9 @@ class Combination:
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """The indexed properties of an attempt. ``program`` is a hash of what the policy wrote; ``note``
-    is the outcome in a line; ``texts`` are searched: workflow, prompts, replies, reasons; ``cut``:
-    one of them is longer than what is searched of it."""
+    """The indexed properties of an attempt. ``program`` is a hash of what the policy wrote;
+    ``note`` is the outcome in a line; ``texts`` are searched: workflow, prompts, replies, reasons;
+    ``cut``: one of them is longer than what is searched of it."""
 
     group: int
     index: int

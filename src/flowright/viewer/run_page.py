@@ -1,4 +1,5 @@
-"""The page of a run: the report's sections with links to their attempts, and counts of the index."""
+"""The page of a run: the report's sections with links to their attempts, and counts of the
+index."""
 
 from collections.abc import Sequence
 from dataclasses import replace

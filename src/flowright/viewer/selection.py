@@ -191,8 +191,8 @@ whether it matches two words 1.7 milliseconds, which grows with their number."""
 
 @dataclass(frozen=True, slots=True)
 class SqlSelection:
-    """A selection as SQL. ``looked`` are conditions for reading attempts in an order, ``joined`` for
-    counting them, out of ``source``."""
+    """A selection as SQL. ``looked`` are conditions for reading attempts in an order, ``joined``
+    for counting them, out of ``source``."""
 
     conditions: tuple[str, ...]
     values: tuple[object, ...]

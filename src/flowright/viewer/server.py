@@ -1,5 +1,5 @@
-"""The viewer over HTTP: pages made from a run's files and its index. It writes nothing but the index.
-Loopback is the default; any other address opens the runs to everybody who can reach it.
+"""The viewer over HTTP: pages made from a run's files and its index. It writes nothing but the
+index. Loopback is the default; any other address opens the runs to everybody who can reach it.
 """
 
 import contextlib
@@ -40,8 +40,8 @@ HEADERS = {
 
 
 def create_app(run_list: RunList, hosts: Sequence[str] = LOOPBACK) -> Starlette:
-    """Build the viewer of some runs. ``hosts``: accepted host names, so that no page of another site
-    can read it by a name of its own."""
+    """Build the viewer of some runs. ``hosts``: accepted host names, so that no page of another
+    site can read it by a name of its own."""
 
     def runs(request: Request) -> Response:
         body = runs_body(run_list.runs(), Links(), request.query_params.get("against", ""))

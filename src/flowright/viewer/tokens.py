@@ -1,6 +1,6 @@
-"""The tokens of an attempt, where its record keeps them, each in the colour of its importance ratio:
-the learner's probability before the update over the sampler's. Where the learner's is not known, as
-nothing was trained on the attempt, the colour shows how unlikely the token was.
+"""The tokens of an attempt, where its record keeps them, each in the colour of its importance
+ratio: the learner's probability before the update over the sampler's. Where the learner's is not
+known, as nothing was trained on the attempt, the colour shows how unlikely the token was.
 
 Colours are classes of viewer.css, as a page allows no inline style. A record may hold anything: a
 value that is no number is not known.

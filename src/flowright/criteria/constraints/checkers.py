@@ -241,7 +241,8 @@ def _followed(prompt: InstructedPrompt, kind: Kind, texts: list[str]) -> Followe
 
 
 def _verdict(checker: Checker, texts: list[str]) -> tuple[bool, bool]:
-    """Return the strict and the loose verdict; the answer, where it is not blank, is the first of the texts."""
+    """Return the strict and the loose verdict; the answer, where it is not blank, is the first of
+    the texts."""
     strict = bool(texts) and checker.met(texts[0])
     return strict, strict or any(map(checker.met, texts[1:]))
 

@@ -43,8 +43,9 @@ class JudgeRewardSystem:
     :meth:`_request_judge`, which sees every request, or :meth:`make_judge`; cache, breaker and
     fallback stay around it.
 
-    ``config`` is a :class:`~flowright.config.judge.JudgeRewardSection` or a mapping of its keys; missing
-    ones are taken from the environment (``JUDGE_MODEL_URL`` and others). Raises ConfigError.
+    ``config`` is a :class:`~flowright.config.judge.JudgeRewardSection` or a mapping of its keys;
+    missing ones are taken from the environment (``JUDGE_MODEL_URL`` and others). Raises
+    ConfigError.
     """
 
     def __init__(self, config: JudgeRewardSection | Mapping[str, Any] | None = None) -> None:

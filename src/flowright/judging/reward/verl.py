@@ -145,8 +145,8 @@ class VerlReward:
         extra_infos: Sequence[Mapping[str, Any] | None] | None = None,
         **_: Any,
     ) -> list[Scored]:
-        """Score a batch: ``compute_score`` of the reward manager batch. Groups are complete here, so
-        that an unscored sample's advantage is exactly 0 if the group's mean is subtracted."""
+        """Score a batch: ``compute_score`` of the reward manager batch. Groups are complete here,
+        so that an unscored sample's advantage is exactly 0 if the group's mean is subtracted."""
         extras = [None] * len(solution_strs) if extra_infos is None else list(extra_infos)
         samples = zip(solution_strs, ground_truths, extras, strict=True)
         requests = [_request(*sample) for sample in samples]

@@ -122,8 +122,8 @@ class VerdictLog:
     writes, in the order of the verdicts, and a verdict is returned once its line is with the
     system: a crash of the service loses no line, a crash of the machine may lose the last ones.
 
-    Raises ConfigError for a path that cannot be written, before the first verdict. A disk that fails
-    later is reported on stderr and costs no verdict; a slow one delays verdicts, but not the
+    Raises ConfigError for a path that cannot be written, before the first verdict. A disk that
+    fails later is reported on stderr and costs no verdict; a slow one delays verdicts, but not the
     service's other responses. Files are closed between lines, so that they can be moved.
     """
 
@@ -218,7 +218,8 @@ class _Dispatcher:
         return [task.result() for task in tasks]
 
     def _when(self, client: str) -> dict[str, str]:
-        """Return headers with the time to try again, in the standard's whole seconds and exactly."""
+        """Return headers with the time to try again, in the standard's whole seconds and
+        exactly."""
         seconds = self._admission.seconds_to_room(client)
         seconds = min(max(seconds, _SHORTEST_WAIT), _LONGEST_WAIT)
         return {"Retry-After": str(ceil(seconds)), "Retry-After-Ms": str(round(seconds * 1000))}

@@ -66,8 +66,8 @@ class Columns:
     more: Mapping[str, str]
 
     def query(self, row: Row) -> JudgeQuery:
-        """Return a row's query; equal rows have equal seeds. Raises ValueError for a row that cannot
-        be judged."""
+        """Return a row's query; equal rows have equal seeds. Raises ValueError for a row that
+        cannot be judged."""
         absent = [name for name in (self.prompt, self.completion) if row.get(name) is None]
         if absent:
             raise ValueError(f"the row has no {' and no '.join(absent)}")

@@ -38,7 +38,8 @@ KIND = "judge model"
 Backend = AbstractAsyncContextManager[tuple[OpenJudge, Ready]]
 """Opens a judge and its probe, on the service's event loop."""
 OpenTrained = Callable[[JudgeServerConfig], Callable[[], Backend]]
-"""Loads the trained judge of ``trained`` (:func:`flowright.evaluation.trained_judge.load_trained_judge`)."""
+"""Loads the trained judge of ``trained``
+(:func:`flowright.evaluation.trained_judge.load_trained_judge`)."""
 
 
 class JudgeModel(Protocol):

@@ -1,5 +1,5 @@
-"""Groups of attempts: those that a report shows, found by reading rollouts without keeping them all,
-and the facts that any environment's records have.
+"""Groups of attempts: those that a report shows, found by reading rollouts without keeping them
+all, and the facts that any environment's records have.
 
 Records were written by a policy, a model, a judge or a data set; they reach a page through
 :func:`~flowright.viewer.rendering.markup.el` alone, cut. The run's rollouts hold the whole texts.
@@ -206,7 +206,8 @@ def _opinion(opinion: Record, otherwise: str) -> str:
 
 
 def reward_arithmetic(record: Record) -> str:
-    """``right 1.00 - cost 0.04 = 0.96``, with the advantage; a sentence where there is no reward."""
+    """``right 1.00 - cost 0.04 = 0.96``, with the advantage; a sentence where there is no
+    reward."""
     value = reward_of(record)
     if value is None:
         return "no reward: our failure, the attempt left its group's statistics"

@@ -1,5 +1,5 @@
-"""The before/after table of an evaluation with its 95 % intervals, and accuracy against tokens, which
-can be a file of its own.
+"""The before/after table of an evaluation with its 95 % intervals, and accuracy against tokens,
+which can be a file of its own.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -183,8 +183,8 @@ def neighbour_run(run: Path, older: bool) -> Path:
 
 
 def summary(snapshot: Snapshot, health: Mapping[str, Health]) -> dict[str, Any]:
-    """Summarise a run for a program: status, notices, the newest of each metric, and the failures of
-    the recent steps."""
+    """Summarise a run for a program: status, notices, the newest of each metric, and the failures
+    of the recent steps."""
     state, rows = snapshot.state, snapshot.training_rows
     newest: dict[str, Any] = {}
     for row in snapshot.rows:

@@ -1,8 +1,8 @@
 """The terminal screen of a run, laid out for any width and height.
 
-Draws lines of text without frames: they survive 40 columns, a pipe and a terminal without colour. One
-column below 100 characters, two above; what does not fit is left out, the least important section
-first.
+Draws lines of text without frames: they survive 40 columns, a pipe and a terminal without colour.
+One column below 100 characters, two above; what does not fit is left out, the least important
+section first.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -54,9 +54,9 @@ Address = Callable[[int], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Metrics over the steps: name, colour and metric of each curve; ``low`` and ``high`` are always
-    within the axis. Without ``zeros``, curves that are 0 throughout are left out. A chart with a
-    ``label`` is a line of the terminal screen, too, its value formatted by ``value``."""
+    """Metrics over the steps: name, colour and metric of each curve; ``low`` and ``high`` are
+    always within the axis. Without ``zeros``, curves that are 0 throughout are left out. A chart
+    with a ``label`` is a line of the terminal screen, too, its value formatted by ``value``."""
 
     title: str
     curves: Sequence[tuple[str, str, str]]

@@ -1,5 +1,5 @@
-"""The load of vLLM servers by their own /metrics, read on a thread of its own, so that a server that
-does not answer holds up no screen.
+"""The load of vLLM servers by their own /metrics, read on a thread of its own, so that a server
+that does not answer holds up no screen.
 """
 
 import re

@@ -1,7 +1,7 @@
 """The state of a run as its files have it at one moment, and the sums that every screen shows.
 
-Keys may be absent: a run that has just started has few, one of another version has others. An absent
-value is None or an empty list, and the screens leave it out.
+Keys may be absent: a run that has just started has few, one of another version has others. An
+absent value is None or an empty list, and the screens leave it out.
 """
 
 import shlex

@@ -1,5 +1,5 @@
-"""Sections of a run's report about trust: failures and whose fault they were, the judge's audit, and
-the run's requests.
+"""Sections of a run's report about trust: failures and whose fault they were, the judge's audit,
+and the run's requests.
 
 ``servers/<role>/<count>`` are a step's counts of a role (executor, judge, policy),
 ``servers/<role>/<host:port>/<count>`` those of one of its servers.
@@ -240,8 +240,8 @@ class ServerTraffic:
 
     @property
     def troubles(self) -> dict[str, float]:
-        """Attempts that servers refused, failed on or did not answer in time, and other failures, where
-        there are any."""
+        """Attempts that servers refused, failed on or did not answer in time, and other failures,
+        where there are any."""
         found = {name: self.counts.get(key, 0.0) for name, key in TROUBLES}
         found["other failures"] = self.counts.get("failures", 0.0) - sum(found.values())
         return {name: count for name, count in found.items() if count > 0}

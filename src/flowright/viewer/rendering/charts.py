@@ -1,5 +1,6 @@
-"""Charts as inline SVG: lines over steps, scatters, changes, what judges are measured by; some small
-enough for a table cell; and a file that stands by itself, for papers, slides and documentation.
+"""Charts as inline SVG: lines over steps, scatters, changes, what judges are measured by; some
+small enough for a table cell; and a file that stands by itself, for papers, slides and
+documentation.
 
 Numbers go into ``data-`` attributes for the pointer read-out.
 """

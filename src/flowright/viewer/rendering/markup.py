@@ -1,7 +1,8 @@
 """HTML that no text can break out of: elements, and the parts of a page.
 
-:func:`el` makes every element and escapes each child that is not :class:`Html`. A page loads nothing,
-and its policy admits one script by hash, so that markup that slipped in could not run either.
+:func:`el` makes every element and escapes each child that is not :class:`Html`. A page loads
+nothing, and its policy admits one script by hash, so that markup that slipped in could not run
+either.
 """
 
 import base64

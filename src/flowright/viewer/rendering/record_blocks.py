@@ -1,4 +1,5 @@
-"""The blocks of a record as HTML: facts, texts, programs and calls in time, cut to a page's limits."""
+"""The blocks of a record as HTML: facts, texts, programs and calls in time, cut to a page's
+limits."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
