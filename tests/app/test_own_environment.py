@@ -124,7 +124,7 @@ def test_it_is_checked_evaluated_watched_and_reported(
     assert (folder / "out/evaluation.json").exists()
     assert "Ours has no problems of GSM8K" in (folder / "out/papers.md").read_text()
     papers = json.loads((folder / "out/papers.json").read_text())
-    assert "whom environment mine" in papers["models_used"]
+    assert "executor of environment mine:KeyedSums, not known" in papers["models_used"]
     assert found.stdout.index("AFlow [1]") < found.stdout.index("out/evaluation.json")
     attempts = folder / "out/evaluation"
     assert rollout_steps(attempts) == [0, 4], "the untrained policy, and the checkpoint's step"
