@@ -1,5 +1,5 @@
 """Every function that a model's text goes through, for hostile_text.py, which times them, and
-tests/test_hostile_text.py, which tells when one is missing.
+tests/test_hostile_text.py, which fails when one is missing.
 """
 
 import json
@@ -12,7 +12,6 @@ from flowright.core.blocks import Fact, Text
 from flowright.core.errors import FlowrightError
 from flowright.criteria.constraints import (
     checkers,
-    checkers as scoring,
     ifbench_counts,
     ifeval_form as lines,
     ifeval_words,
@@ -23,19 +22,15 @@ from flowright.criteria.rubrics import replies as rubric_replies
 from flowright.data.preferences import Turn
 from flowright.data.task import Kind, Problem
 from flowright.environments import rollout as records
-from flowright.environments.judging import frames, frames as judgements
+from flowright.environments.judging import frames
 from flowright.environments.judging.rows import PointwiseRow
 from flowright.environments.presentation.choices import presented, read_choice, with_answer_line
 from flowright.grading import (
     choices,
-    choices as dates,
     compare,
     formulas,
     numbers,
-    numbers as around,
-    numbers as number_words,
     text as answers,
-    text as spoken,
     units,
     votes,
 )
@@ -72,7 +67,6 @@ from flowright.workflows import (
     operators,
     registry as calls,
     source,
-    source as extraction,
     trace,
 )
 from flowright.workflows.operators import MAX_SOLUTIONS, OPERATORS
@@ -155,8 +149,8 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     "flowright.criteria.constraints.language:detect": constraint_language.detect,
     "flowright.criteria.constraints.ifbench_counts:trimmed": ifbench_counts.trimmed,
     "flowright.criteria.constraints.ifeval_words:first_word": ifeval_words.first_word,
-    "flowright.criteria.constraints.checkers:variants": scoring.variants,
-    "flowright.criteria.constraints.checkers:score": lambda text: scoring.score(INSTRUCTED, text),
+    "flowright.criteria.constraints.checkers:variants": checkers.variants,
+    "flowright.criteria.constraints.checkers:score": lambda text: checkers.score(INSTRUCTED, text),
     "flowright.llm.replies:strip_thinking": replies.strip_thinking,
     "flowright.llm.replies:spoken_answer": replies.spoken_answer,
     "flowright.llm.replies:code_blocks": replies.code_blocks,
@@ -243,7 +237,7 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     "flowright.grading.text:tokens": answers.tokens,
     "flowright.grading.text:exact_match": lambda text: answers.exact_match(text, f"{text}x"),
     "flowright.grading.text:token_f1": lambda text: answers.token_f1(text, f"{text} x"),
-    "flowright.grading.choices:same_date": lambda text: dates.same_date(text, f"May {text}"),
+    "flowright.grading.choices:same_date": lambda text: choices.same_date(text, f"May {text}"),
     "flowright.grading.text:same_spans": lambda text: answers.same_spans(text, f"{text}, x"),
     "flowright.grading.choices:chosen_label": lambda text: [
         choices.chosen_label(answer, CHOICES) for answer in (text, f"A, {text}")
@@ -252,24 +246,24 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     "flowright.grading.compare:label_of": lambda text: compare.label_of(text, text, CHOICES),
     "flowright.grading.units:conversion": lambda text: units.conversion(f"3 {text}", "3 km"),
     "flowright.grading.text:predicate": lambda text: [
-        spoken.predicate(answer) for answer in (text, f"The {text}", f"a{text}, so it is {text}")
+        answers.predicate(answer) for answer in (text, f"The {text}", f"a{text}, so it is {text}")
     ],
-    "flowright.grading.text:same_words": lambda text: spoken.same_words(text, f"in {text}"),
-    "flowright.grading.text:closed_answer": lambda text: spoken.closed_answer(f"Yes, {text}"),
-    "flowright.grading.text:states_no_answer": spoken.states_no_answer,
+    "flowright.grading.text:same_words": lambda text: answers.same_words(text, f"in {text}"),
+    "flowright.grading.text:closed_answer": lambda text: answers.closed_answer(f"Yes, {text}"),
+    "flowright.grading.text:states_no_answer": answers.states_no_answer,
     "flowright.grading.formulas:as_pair": lambda text: formulas.as_pair(f"x = {text}", text),
     "flowright.grading.numbers:with_other_marks": numbers.with_other_marks,
     "flowright.grading.numbers:conclusion": numbers.conclusion,
-    "flowright.grading.numbers:spelled": number_words.spelled,
+    "flowright.grading.numbers:spelled": numbers.spelled,
     "flowright.grading.formulas:is_formula": formulas.is_formula,
     "flowright.grading.formulas:as_latex": formulas.as_latex,
-    "flowright.grading.numbers:changed": lambda text: around.changed(text, text, True),
-    "flowright.grading.numbers:is_coefficient": around.is_coefficient,
-    "flowright.grading.numbers:without_powers": around.without_powers,
-    "flowright.grading.numbers:without_rate": around.without_rate,
-    "flowright.grading.numbers:has_function": around.has_function,
-    "flowright.grading.numbers:offers_both": around.offers_both,
-    "flowright.grading.numbers:makes_one": around.makes_one,
+    "flowright.grading.numbers:changed": lambda text: numbers.changed(text, text, True),
+    "flowright.grading.numbers:is_coefficient": numbers.is_coefficient,
+    "flowright.grading.numbers:without_powers": numbers.without_powers,
+    "flowright.grading.numbers:without_rate": numbers.without_rate,
+    "flowright.grading.numbers:has_function": numbers.has_function,
+    "flowright.grading.numbers:offers_both": numbers.offers_both,
+    "flowright.grading.numbers:makes_one": numbers.makes_one,
     "flowright.grading.numbers:lone_number": numbers.lone_number,
     "flowright.grading.compare:compare math": lambda text: compare.compare(
         ["42", "x^2"], text, "math"
@@ -313,7 +307,7 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
         _verdict(text), "1", 0.1
     ),
     "flowright.environments.judging.frames:read": lambda text: [
-        judgements.read(f"{behind}{text}", "pointwise", confidence=True)
+        frames.read(f"{behind}{text}", "pointwise", confidence=True)
         for behind in ("", "<think>", "<think></think><score>", "<think></think><score>3</score>")
     ],
     "flowright.environments.judging.frames:frame": lambda text: frames.frame(
@@ -329,7 +323,7 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
         text, "text", FIELDS
     ),
     "flowright.environments.rollout:plain": lambda text: json.dumps(records.plain(_verdict(text))),
-    "flowright.workflows.source:extract": extraction.extract,
+    "flowright.workflows.source:extract": source.extract,
     "flowright.workflows.language:parse": lambda text: language.parse(
         text[: source.MAX_SOURCE_CHARS]
     ),
