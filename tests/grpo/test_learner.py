@@ -68,7 +68,8 @@ def assert_same_update(one: tuple, other: tuple) -> None:
     for name, gradient in gradients_1.items():
         largest = float(gradient.abs().max())
         assert float((gradient - gradients_2[name]).abs().max()) <= 1e-4 * largest + noise, name
-    assert metrics_1 == pytest.approx(metrics_2, rel=1e-4, abs=1e-6)
+    # A loss is a sum of terms up to 10 that may cancel: what is left carries their rounding.
+    assert metrics_1 == pytest.approx(metrics_2, rel=1e-4, abs=3e-5)
 
 
 POLICY = tiny_policy()
