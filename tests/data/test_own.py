@@ -36,7 +36,7 @@ def create() -> Main:
 def converted(*rows: dict[str, Any], **given: Any) -> tuple[list[Problem], Conversion]:
     conversion = Conversion(**given)
     numbered = (UpstreamRow(row, f"f:{n}", str(n)) for n, row in enumerate(rows, start=1))
-    return [problem for problem, _ in conversion.problems(numbered, "mine")], conversion
+    return [own.problem for own in conversion.problems(numbered, "mine")], conversion
 
 
 def one(**row: Any) -> Problem:
@@ -145,7 +145,7 @@ def test_the_rows_of_the_page_can_be_used(tmp_path: Path) -> None:
     rows = re.findall(r"^\| [a-z ]+ \| `(\{.*\})` \|", page, re.MULTILINE)
     file = tmp_path / "mine.jsonl"
     file.write_text("\n".join(rows))
-    made = [problem for problem, _ in Conversion().problems(read_table(file), "mine")]
+    made = [own.problem for own in Conversion().problems(read_table(file), "mine")]
     assert [problem.kind for problem in made] == ["math", "qa", "qa", "code"]
     assert made[2].reference == "B" and made[3].entry_point == "double"
     for names in NAMES.values():
