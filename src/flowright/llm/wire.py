@@ -76,7 +76,7 @@ def _not_json(data: bytes) -> MalformedReply:
 
 
 _EVENT_FIELD = re.compile(rb"(?:data|event|id|retry)?:|(?:data|event|id|retry)[\r\n]")
-_SPACE = re.compile(r"\s*")
+_WORD = re.compile(r"\S")
 _JSON = json.JSONDecoder()
 
 
@@ -97,14 +97,13 @@ def _events(content: bytes) -> Iterator[Any]:
         text = b"\n".join(data).decode("utf-8", "replace")
         if kind == b"error":
             raise MalformedReply(f"the stream broke off: {text[:120]}")
-        at = _SPACE.match(text).end()
-        while at < len(text):
+        end = 0
+        while (word := _WORD.search(text, end)) is not None:
             try:
-                event, end = _JSON.raw_decode(text, at)
+                event, end = _JSON.raw_decode(text, word.start())
             except (ValueError, RecursionError):
                 raise _not_json(text.encode()) from None
             yield event
-            at = _SPACE.match(text, end).end()
         if is_done:
             return
         kind, data = b"", []
