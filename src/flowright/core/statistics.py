@@ -143,13 +143,13 @@ class Resampler:
         as_far = np.abs(signs @ sums) >= abs(sums.sum()) - 1e-9
         return float((1 + as_far.sum()) / (1 + resamples))
 
-    def _sums(self, questions: Sequence[str], rows: Array) -> tuple[Array, Array]:
+    def _sums(self, questions: Sequence[str], rows: Array) -> tuple[list[int], Array]:
         """Return the places of the questions that have rows, and the sum of each one's rows."""
         every = [self._place[question] for question in questions]
         places, inverse = np.unique(every, return_inverse=True)
         sums = np.zeros((len(places), rows.shape[1]))
         np.add.at(sums, inverse, rows)
-        return places, sums
+        return places.tolist(), sums
 
 
 def ratio(above: Array, below: Array) -> Array:
