@@ -12,7 +12,7 @@ try:
 except ImportError as error:
     print(
         f"{error}; install the requirements: "
-        f"{sys.executable} -m pip install -r {ROOT / 'requirements.txt'}",
+        f"{sys.executable} -m pip install -e {ROOT}",
         file=sys.stderr,
     )
     sys.exit(2)
