@@ -104,7 +104,6 @@ class Problem(Task):
         """A task from a parsed line. Raises DataError that begins with ``where`` (file:line)."""
         if not isinstance(row, dict):
             raise DataError(f"{where}: a task is a JSON object, not {type(row).__name__}")
-        row = {"reference": "", **row} if row.get("kind") == "code" else row
         missing = [name for name in _REQUIRED if not row.get(name) and row.get(name) != 0]
         if row.get("kind") == "code" and row.get("hidden_tests"):
             missing = [name for name in missing if name != "reference"]  # the tests decide
@@ -132,6 +131,7 @@ class Problem(Task):
         if not isinstance(row.get("verifier"), dict | None):
             raise DataError(f"{where}: verifier is not an object")
         values = {k: _tuples(v) if isinstance(v, list) else v for k, v in row.items()}
+        values.setdefault("reference", "")
         task = cls(**values)
         if task.kind == "code" and not task.hidden_tests:
             raise DataError(
