@@ -198,7 +198,7 @@ def joined(tests: tuple[str, ...], reports: list[TestReport]) -> TestReport:
     if len(reports) == 1 and len(reports[0].results) == len(tests):
         return reports[0]
     by_source = {result.source: result for report in reports for result in report.results}
-    failed = [report.status for report in reports if report.status != "ok"]
+    failed: list[Status] = [report.status for report in reports if report.status != "ok"]
     return TestReport(
         all(report.passed for report in reports),
         tuple(by_source[source] for source in tests),
