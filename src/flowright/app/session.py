@@ -21,7 +21,6 @@ from flowright.app.open_policies import (
     open_samplers,
     policy_in_turn,
 )
-from flowright.app.plan_outcome import compare_with_plan, keep_plan
 from flowright.app.preflight_checks import Start
 from flowright.app.terminal import (
     StepProgress,
@@ -31,6 +30,7 @@ from flowright.app.terminal import (
     show_outages,
     stage_progress,
 )
+from flowright.app.time_plan import compare_with_plan, keep_plan
 from flowright.config.grpo import GrpoSection
 from flowright.config.root import Config
 from flowright.core.command_line import on_signal
@@ -149,8 +149,12 @@ async def _reporter(
         return Follower(run.path)
     introduce(config, run, start.environment, policy, console, ranks, text)
     sampled = not choices_of(config.grpo).objective.fixed_data
-    if sampled and (planned := await keep_plan(run.path, start, policy.tokenizer)):
-        say(console, planned)
+    if sampled:
+        planned = await keep_plan(
+            run.path, config, start.environment, start.tasks, policy.tokenizer
+        )
+        if planned:
+            say(console, planned)
     return stack.enter_context(StepProgress(console, config.grpo.steps))
 
 

@@ -22,12 +22,12 @@ from flowright.data.answers import (
     read_answer,
     structure,
 )
-from flowright.data.sources.programs import humaneval, interface
+from flowright.data.sources.programs import humaneval, interface, io_tests
 from flowright.data.sources.rows import UpstreamRow
 from flowright.data.splits import normalise
 from flowright.data.task import KINDS, Kind, Problem
 from flowright.llm.replies import code_blocks
-from flowright.sandbox import parse_trusted
+from flowright.sandbox import parse_io_test, parse_trusted
 
 NAMES: Mapping[str, tuple[str, ...]] = {
     "question": (
@@ -43,15 +43,19 @@ NAMES: Mapping[str, tuple[str, ...]] = {
         *("reference", "solution", "code", "canonical_solution", "answer", "output"),
         *("ground_truth", "reference_answer", "solutions", "completion"),
     ),
-    "tests": ("tests", "test_list", "test", "assertions", "test_cases"),
+    "tests": (
+        *("tests", "test_list", "test", "assertions", "test_cases", "input_output"),
+        "private_test_cases",
+    ),
+    "public_tests": ("public_tests", "public_test_cases"),
     "choices": ("choices", "options"),
     "context": ("context", "passage", "passages"),
     "id": ("id", "task_id", "qid"),
     "source": ("source", "data_source", "dataset"),
     "kind": ("kind", "problem_type", "ability", "domain"),
     "test_setup": ("test_setup", "test_setup_code"),
-    **{n: (n,) for n in ("entry_point", "alternatives", "public_tests", "hidden_tests")},
-    **{n: (n,) for n in ("test_imports", "split", "instruction", "input")},
+    **{n: (n,) for n in ("entry_point", "alternatives", "hidden_tests", "test_imports")},
+    **{n: (n,) for n in ("starter_code", "split", "instruction", "input")},
 }
 """Our fields, and the columns that are taken for them, the first that a row has."""
 
@@ -92,18 +96,6 @@ def lacking(row: UpstreamRow, what: str, kind: Kind) -> DataError:
     )
 
 
-def texts(row: UpstreamRow, name: str, value: Any) -> list[str]:
-    """Tests as a list, empty for None. Raises DataError."""
-    if value is None:
-        return []
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise row.error(
-            f"{name} are Python statements, such as assert double(2) == 4; pairs of input and "
-            "output are not understood"
-        )
-    return value
-
-
 @dataclass(frozen=True, slots=True)
 class OwnProblem:
     """A problem with the place of its row and the split that it names. ``has_examples``: its public
@@ -113,6 +105,15 @@ class OwnProblem:
     where: str
     split: str | None = None
     has_examples: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Tests:
+    """``function`` is called by tests that give arguments."""
+
+    public: list[str]
+    hidden: list[str]
+    function: str | None
 
 
 @dataclass(slots=True)
@@ -179,7 +180,7 @@ class Conversion:
         question, spoken = self._question(row)
         tests = self._tests(row)
         choices = self._choices(row)
-        if tests or kind == "code":
+        if tests.hidden or kind == "code":
             return replace(self._program(row, id, source, question, tests), split=split)
         answer = self._answer(row, spoken)
         if choices:
@@ -239,6 +240,10 @@ class Conversion:
             if value and isinstance(value[-1], Mapping) and value[-1].get("role") == "assistant":
                 *value, last = value
                 spoken = message_text(last)
+            roles = [one.get("role") if isinstance(one, Mapping) else None for one in value]
+            if "user" in roles and "system" in roles:
+                self.assumed["the system message of a chat left out"] += 1
+                value = [one for one, role in zip(value, roles, strict=True) if role != "system"]
             contents = [message_text(message).strip() for message in value]
             if not contents or not all(contents):
                 raise row.error("the question is a list, but not one of messages with a content")
@@ -329,57 +334,91 @@ class Conversion:
                 numbers.append((int(value), len(choices)))
         return any(value == count for value, count in numbers) and all(v > 0 for v, _ in numbers)
 
-    def _tests(self, row: UpstreamRow) -> list[str]:
-        value = self._value(row, "hidden_tests")
-        value = self._value(row, "tests") if value is None else value
+    def _tests(self, row: UpstreamRow) -> "_Tests":
+        """The tests of a row; of other trainers they may be where an answer would be."""
+        hidden, function = self._test_list(row, "hidden_tests")
+        if not hidden:
+            hidden, function = self._test_list(row, "tests")
+        public, called = self._test_list(row, "public_tests")
+        if not hidden and not public:
+            for column in NAMES["reference"]:
+                cell = row.values.get(column)
+                cell = structure(cell) if isinstance(cell, str) else cell
+                while isinstance(cell, Mapping) and "ground_truth" in cell:
+                    cell = cell["ground_truth"]
+                    cell = structure(cell) if isinstance(cell, str) else cell
+                found = io_tests(row, cell) if isinstance(cell, list | Mapping) else None
+                if found is not None:
+                    self._used.add(column)
+                    self.assumed[f"tests of input and output from {column}"] += 1
+                    hidden, function = found
+                    break
+        if public and not hidden:
+            public, hidden = [], public
+        return _Tests(public, hidden, function or called)
+
+    def _test_list(self, row: UpstreamRow, name: str) -> tuple[list[str], str | None]:
+        value = self._value(row, name)
+        if value is None:
+            return [], None
+        if (found := io_tests(row, value)) is not None:
+            return found
         if isinstance(value, str):
             tree = parse_trusted(value)
             asserts = tree.body if tree else []
             if asserts and all(isinstance(one, ast.Assert) for one in asserts):
-                return [ast.unparse(one) for one in asserts]
-            return [value]
-        return texts(row, "tests", value)
+                return [ast.unparse(one) for one in asserts], None
+            return [value], None
+        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+            raise row.error(
+                f"{name} are Python statements, such as assert double(2) == 4, or objects with "
+                "input and output"
+            )
+        return value, None
 
     def _program(
-        self, row: UpstreamRow, id: str, source: str, question: str, tests: list[str]
+        self, row: UpstreamRow, id: str, source: str, question: str, tests: "_Tests"
     ) -> OwnProblem:
-        """A code problem. Its reference may be missing: then nothing checks its tests."""
-        public = texts(row, "public_tests", self._value(row, "public_tests"))
-        if not tests:
+        """A code problem. Its reference may be missing: then nothing proves its tests."""
+        public, hidden = tests.public, tests.hidden
+        if not hidden:
             raise lacking(row, "tests", "code")
-        entry, code = self._value(row, "entry_point"), self._solution(row)
+        entry, code = self._value(row, "entry_point") or tests.function, self._solution(row)
         entry = entry if isinstance(entry, str) else None
         setup = self._setup(row)
-        if code and entry and not public and len(tests) == 1 and _CHECK.search(tests[0]):
+        starter = self._value(row, "starter_code")
+        if isinstance(starter, str) and starter.strip() not in question:
+            question = f"{question}\n\n{starter.strip()}"
+        if code and entry and not public and len(hidden) == 1 and _CHECK.search(hidden[0]):
             whole = _completed(question, code, entry)
             if whole.startswith(question):
                 self.assumed["taken for HumanEval's form: check(candidate)"] += 1
                 named = {"task_id": str(row.values.get("task_id", id)), "entry_point": entry}
-                named |= {"prompt": question + "\n", "test": tests[0]}
+                named |= {"prompt": question + "\n", "test": hidden[0]}
                 named["canonical_solution"] = whole[len(question) + 1 :]
                 problem = humaneval(UpstreamRow(named, row.where, row.name))
                 setup = "\n".join(filter(None, [setup, problem.test_setup]))
                 problem = replace(problem, id=id, source=source, test_setup=setup)
                 return OwnProblem(problem, row.where, has_examples=bool(problem.public_tests))
-        if not public and is_empty(row.values.get("hidden_tests")) and len(tests) > 1:
+        if not public and is_empty(row.values.get("hidden_tests")) and len(hidden) > 1:
             self.assumed["of the tests the first is shown to workflows, the others are hidden"] += 1
-            public, tests = tests[:1], tests[1:]
-        stubs = ""
+            public, hidden = hidden[:1], hidden[1:]
+        stubs, is_io = "", parse_io_test(hidden[0]) is not None
         if code:
             code = _completed(question, code, entry)
-            entry, stubs = _interface(row, code, [*public, *tests], setup, entry)
-        elif entry is None:
+        if code and not is_io:
+            entry, stubs = _interface(row, code, [*public, *hidden], setup, entry)
+        elif entry is None and not is_io:
             raise lacking(row, "solution", "code")
-        if not re.search(rf"\b{re.escape(entry)}\s*\(", question) and stubs:
+        if stubs and not re.search(rf"\b{re.escape(entry or '')}\s*\(", question):
             self.assumed["the function's signature added to the question"] += 1
             question = f"{question}\n\n{stubs}"
         values = {"id": id, "kind": "code", "source": source, "question": question}
         values |= {"reference": code or "", "entry_point": entry, "test_setup": setup}
-        called = [_called(test, entry) for test in tests]
-        values |= {"public_tests": public, "hidden_tests": called}
-        if context := self._context(row):
-            values["context"] = context
-        return OwnProblem(Problem.from_row(_plain(values), row.where), row.where)
+        hidden = [_called(test, entry) for test in hidden] if entry and not is_io else hidden
+        values |= {"public_tests": public, "hidden_tests": hidden, "context": self._context(row)}
+        fields = {name: value for name, value in values.items() if value is not None}
+        return OwnProblem(Problem.from_row(_plain(fields), row.where), row.where)
 
     def _solution(self, row: UpstreamRow) -> str | None:
         value = self._value(row, "code")
