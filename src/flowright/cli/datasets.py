@@ -146,7 +146,7 @@ def add_mix_options(parser: argparse.ArgumentParser) -> None:
                         help="what a column of --own is, such as question=frage")  # fmt: skip
     parser.add_argument("--kind", choices=["math", "code", "qa"], help="of all rows of --own")
     parser.add_argument("--skip-bad", action="store_true",
-                        help="leave out rows of --own that cannot be used; they are counted")  # fmt: skip
+                        help="leave out unusable rows of --own, and count them")  # fmt: skip
     parser.add_argument("--out", type=Path, help="default: data/mixed; of --own data/own")
     parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
     parser.add_argument(

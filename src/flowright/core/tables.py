@@ -208,8 +208,8 @@ def _next_item(text: str, position: int) -> int:
 
 def _csv(path: Path) -> _Read:
     """The first line names the columns, between commas, semicolons (as spreadsheets write where a
-    comma is decimal) or tabs. An empty cell is none; a cell that is a JSON object, or a list of
-    them, is one. Another list stays text: ``[7, 40]`` may be an interval."""
+    comma is decimal) or tabs. An empty cell is none; a cell that is a JSON object, or a list with
+    objects or texts in it, is one. A list of numbers stays text: ``[7, 40]`` may be an interval."""
     csv.field_size_limit(_LONGEST_CELL)
     with _open(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as lines:
         columns = lines.readline()
@@ -222,7 +222,8 @@ def _csv(path: Path) -> _Read:
 
 
 def _cell(text: str) -> Any:
-    if "".join(text[:40].split())[:2].startswith(("{", "[{")):
+    begin = text.lstrip()[:1]
+    if begin == "{" or (begin == "[" and ('"' in text or not text.strip("[] "))):
         try:
             return json.loads(text)
         except (ValueError, RecursionError):

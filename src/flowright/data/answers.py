@@ -190,6 +190,12 @@ def final_answer(text: str, notes: dict[str, None]) -> str:
 
 _NUMBER = re.compile(r"[-+]?[$€£]?(?:\d[\d,]*)?\.?\d+(?:/\d+)?\s*%?")
 _BOUND = re.compile(rf"{_NUMBER.pattern}|[-+]?(?:∞|inf|infinity|π|pi)")
+_TERM = r"[-+]?\s*\d*\s*[a-z]?(?:\([^()a-zA-Z]*[a-z]?[^()a-zA-Z]*\))?"
+_TERMS = re.compile(rf"{_TERM}(?:\s*[-+*/]\s*{_TERM})+")
+# Digits with single letters, such as 52_8, but no date, range or version.
+_COMPACT = re.compile(
+    r"(?!.*\d\s*-\s*\d)(?!.*[a-z]{2})(?!.*\d\.\d+\.)(?=.*\d)[\da-z\s()+*/_!,.\\${}%-]+"
+)
 _WORD = re.compile(r"(?<![\\{a-zA-Z])[a-zA-Z]{3,}(?![a-zA-Z(}])")
 
 
@@ -205,4 +211,8 @@ def is_formula(text: str) -> bool:
     if is_number(text):
         return True
     prose = _WORD.findall(re.sub(r"\\(?:text|mbox|mathrm)\s*\{[^{}]*\}", "", text))
-    return bool(re.search(r"\\[a-zA-Z]+|[\^=]", text)) and len(prose) < 4
+    marked = re.search(r"\\[a-zA-Z]+|[\^=]", text)
+    if marked:
+        return len(prose) < 4
+    terms = _TERMS.fullmatch(text) and re.search("[a-z]", text)
+    return bool(terms or _COMPACT.fullmatch(text))

@@ -22,7 +22,9 @@ from flowright.data.answers import (
     read_answer,
     structure,
 )
-from flowright.data.sources.programs import humaneval, interface, io_tests
+from flowright.data.sources.dataset import Converter
+from flowright.data.sources.programs import humaneval, interface, io_tests, mbpp
+from flowright.data.sources.questions import commonsenseqa, drop, hotpotqa
 from flowright.data.sources.rows import UpstreamRow
 from flowright.data.splits import normalise
 from flowright.data.task import KINDS, Kind, Problem
@@ -73,6 +75,12 @@ ROWS: Mapping[Kind, str] = {
 }
 """A row to copy for each kind."""
 
+_FORMS: Mapping[tuple[str, ...], tuple[str, Converter]] = {
+    ("text", "code", "test_list", "task_id"): ("MBPP", mbpp),
+    ("context", "supporting_facts", "question", "answer"): ("HotpotQA", hotpotqa),
+    ("context", "ref_text"): ("DROP", drop),
+}
+"""Columns by which rows of official files are known, AFlow's among them."""
 _SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "dev": "val"}
 _SPLITS |= {"test": "test"}
 _LETTERED = re.compile(r"(?:option|choice)?[ _]?([A-Ja-j])")
@@ -170,6 +178,10 @@ class Conversion:
         return UpstreamRow(values, row.where, row.name)
 
     def _problem(self, row: UpstreamRow, stem: str) -> OwnProblem:
+        if (form := self._form(row)) is not None:
+            self.assumed[f"taken for {form[0]}'s form"] += 1
+            self._used |= {*row.values}
+            return OwnProblem(form[1](row), row.where)
         given = self._value(row, "source")
         source = given if isinstance(given, str) else f"own/{stem}"
         number = self._value(row, "id")
@@ -195,14 +207,21 @@ class Conversion:
             fields["context"] = context
         return OwnProblem(Problem.from_row(_plain(fields), row.where), row.where, split)
 
+    def _form(self, row: UpstreamRow) -> tuple[str, Converter] | None:
+        if isinstance(row.values.get("question"), Mapping) and "answerKey" in row:
+            return "CommonsenseQA", commonsenseqa
+        known = (form for names, form in _FORMS.items() if all(name in row for name in names))
+        return None if self.columns else next(known, None)
+
     def _value(self, row: UpstreamRow, name: str) -> Any:
         """A field of ours, None where the row has no column for it."""
         for column in (self.columns[name],) if name in self.columns else NAMES[name]:
+            column = column if column in row.values else column.capitalize()
             value = row.values.get(column)
             if is_empty(value):
                 continue
             self._used.add(column)
-            if column != name and name != "code":
+            if column.lower() != name and name != "code":
                 self.assumed[f"{name} from {column}"] += 1
             if name in ("tests", "hidden_tests", "choices", "test_imports") or column in _SEVERAL:
                 value = structure(value) or value if isinstance(value, str) else value
@@ -283,6 +302,8 @@ class Conversion:
                 value = list(value.items())
             case str():
                 value = _OPTION.findall(value)
+            case [*lines] if all(isinstance(one, str) and _OPTION.match(one) for one in lines):
+                value = [_OPTION.findall(one)[0] for one in lines]
         if not isinstance(value, list) or len(value) < 2:
             raise row.error("choices are a list of two texts or more")
         pairs = []
@@ -459,7 +480,7 @@ def _completed(question: str, code: str, entry: str | None) -> str:
     if entry in _defined(code) or (entry is None and _defined(code)):
         return code
     first, _, rest = code.lstrip().partition("\n")
-    bodies = (code, f"    {first}\n{rest}", textwrap.indent(textwrap.dedent(code), "    "))
+    bodies = (code, f"    {first}\n{rest}".rstrip(), textwrap.indent(textwrap.dedent(code), "    "))
     stems = (question, *(body.rstrip() for _, body in code_blocks(question)))
     for whole in (f"{stem}\n{body}" for stem in stems for body in bodies):
         tree = parse_trusted(whole)

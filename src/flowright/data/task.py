@@ -178,6 +178,12 @@ def read_tasks(path: Path) -> list[Problem]:
     return tasks
 
 
+def is_task_file(path: Path) -> bool:
+    """Return whether the first row of a file is a task rather than a row of other columns."""
+    _, row = next(read_rows(path), (None, None))
+    return row is None or {"id", "kind", "question"} <= row.keys()
+
+
 def _remedy(path: Path) -> str:
     """Return how to make a missing task file."""
     if not path.stem.endswith("_mixed"):

@@ -22,8 +22,8 @@ _MANY = 200  # checks for which progress is shown
 
 @dataclass(slots=True)
 class ReferenceReport:
-    """Findings by task id. ``kept`` were known to pass, ``without`` have no reference, ``unchecked``
-    lost their sandbox. ``examples``: public tests that are left of a docstring's."""
+    """Findings by task id. ``kept`` were known to pass, ``without`` have no reference, those
+    ``unchecked`` lost their sandbox. ``examples``: public tests that are left of a docstring's."""
 
     checked: int = 0
     kept: int = 0

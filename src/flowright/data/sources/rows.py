@@ -84,7 +84,9 @@ def read_table(path: Path) -> Iterator[UpstreamRow]:
     for number, (place, values) in enumerate(read_rows(path), start=1):
         yield UpstreamRow(values, str(place), str(number))
     if not number:
-        raise DataError(f"{path}: {'no rows in it' if path.stat().st_size else 'the file is empty'}")
+        raise DataError(
+            f"{path}: {'no rows in it' if path.stat().st_size else 'the file is empty'}"
+        )
 
 
 def json_table(path: Path) -> UpstreamRow:

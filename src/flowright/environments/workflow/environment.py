@@ -64,6 +64,7 @@ class WorkflowEnvironment(Environment):
     Config = WorkflowConfig
     display = DISPLAY
 
+    _notes: Sequence[str] = ()
     _sandbox: Sandbox
     _models: OpenModels
     _judge: OpenJudge
@@ -73,20 +74,25 @@ class WorkflowEnvironment(Environment):
         """Both datasets, read or built. An overlap between them is a DataError."""
         problems: list[str] = []
         loaded: list[Sequence[Problem]] = []
+        notes: list[str] = []
         wanted: tuple[tuple[str, Split], ...] = (
             (self.config.train_dataset, "train"),
             (self.config.val_dataset, "val"),
         )
         for name, split in wanted:
             try:
-                loaded.append(load_problems(name, split))
+                loaded.append(load_problems(name, split, notes))
             except UserError as error:
                 problems += error.problems
         if problems:
             raise DataError(*problems)
+        self._notes = notes
         train, val = loaded
         check_disjoint(Splits(tuple(train), tuple(val), ()))
         return TaskSets(train, val)
+
+    def task_notes(self) -> Sequence[str]:
+        return self._notes
 
     def read_tasks(self, name: str) -> Sequence[Task]:
         return load_problems(name, "test")
