@@ -86,7 +86,7 @@ def plot(curves: Mapping[str, Sequence[Curve]], file: Path) -> None:
             drawn.append(el("path", class_=f"curve raw {COLOURS[kind]}", d=seed))
         means = [(s, statistics.fmean(one[s] for one in some)) for s in steps]
         drawn.append(curve(Series(kind, COLOURS[kind], means), x, y))
-    panels = [svg.Drawing("Validation accuracy by gold", drawn)]
+    panels = [svg.ChartDrawing("Validation accuracy by gold", drawn)]
     file.write_text(picture(panels, [(COLOURS[kind], kind) for kind in curves]), encoding="utf-8")
 
 

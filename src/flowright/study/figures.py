@@ -22,7 +22,7 @@ from flowright.study.inference import kaplan_meier
 from flowright.study.study_records import CLAIMS_FILE
 from flowright.study.summary import Analysis
 from flowright.viewer.rendering.charts import draw, picture
-from flowright.viewer.rendering.svg import Drawing
+from flowright.viewer.rendering.svg import ChartDrawing
 
 LARGEST = 3_000_000
 """Bytes up to which a table is kept."""
@@ -339,7 +339,7 @@ def keep(analysis: Analysis, out: Path, folder: Path) -> list[str]:
     return left_out
 
 
-def _files(analysis: Analysis) -> Iterable[tuple[str, Sequence[Drawing]]]:
+def _files(analysis: Analysis) -> Iterable[tuple[str, Sequence[ChartDrawing]]]:
     for group, charts in plots_of(analysis).items():
         drawn = {name: found for name, chart in charts.items() if (found := draw(chart))}
         if group in _JOINED and drawn:
@@ -349,7 +349,7 @@ def _files(analysis: Analysis) -> Iterable[tuple[str, Sequence[Drawing]]]:
                 yield re.sub(r"\W+", "_", f"{group} {name}"), [drawing]
 
 
-def _picture(drawings: Sequence[Drawing]) -> str:
+def _picture(drawings: Sequence[ChartDrawing]) -> str:
     key: dict[tuple[str, str], None] = {}
     for classes, name in (entry for drawing in drawings for entry in drawing.key):
         colour, *dashed = classes.split()

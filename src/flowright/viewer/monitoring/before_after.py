@@ -105,7 +105,7 @@ def accuracy_against_tokens(evaluation: Record, path: Path) -> Path:
     title = f"Gold accuracy, {evaluation['problems']} problems, 95 % intervals"
     title += ", simulated" if evaluation["simulated"] else ""
     key = [(dot.colour, f"{number} {dot.name}") for number, dot in enumerate(dots, 1)]
-    drawing = svg.Drawing(title, scatter_marks(dots, x, label) if x else [], key)
+    drawing = svg.ChartDrawing(title, scatter_marks(dots, x, label) if x else [], key)
     write_text(path, picture([drawing], key))
     return path
 

@@ -29,7 +29,7 @@ from flowright.core.report import (
 )
 from flowright.viewer.rendering import svg
 from flowright.viewer.rendering.markup import Html, asset, el
-from flowright.viewer.rendering.svg import Drawing, Scale
+from flowright.viewer.rendering.svg import ChartDrawing, Scale
 
 FADED = "c6"  # the colour of what stands behind: smaller, and drawn first
 _ROW = 30
@@ -42,7 +42,7 @@ def chart_html(chart: ReportChart) -> Html | None:
     return None if drawing is None else drawing.html
 
 
-def draw(chart: ReportChart) -> Drawing | None:
+def draw(chart: ReportChart) -> ChartDrawing | None:
     """Draw a chart; None where it has no data."""
     match chart:
         case LineChart():
@@ -61,7 +61,7 @@ def draw(chart: ReportChart) -> Drawing | None:
             return _reliability(chart)
 
 
-def _lines(chart: LineChart) -> Drawing | None:
+def _lines(chart: LineChart) -> ChartDrawing | None:
     series = [
         s if s.low else replace(s, points=svg.thinned(s.points)) for s in chart.series if s.points
     ]
@@ -92,7 +92,7 @@ def _lines(chart: LineChart) -> Drawing | None:
             for s in series
             for a, b in s.points[-1:]
         ]
-        return Drawing(chart.title, drawn, key)
+        return ChartDrawing(chart.title, drawn, key)
     drawn.append(el("line", class_="cross", y1=svg.TOP, y2=foot))
     if chart.address is not None:
         drawn += _steps(sorted(set(xs)), x, chart.address)
@@ -103,7 +103,7 @@ def _lines(chart: LineChart) -> Drawing | None:
             for s in series
         ],
     }
-    return Drawing(chart.title, drawn, key, data=json.dumps(data, separators=(",", ":")))
+    return ChartDrawing(chart.title, drawn, key, data=json.dumps(data, separators=(",", ":")))
 
 
 def curve(series: Series, x: Scale, y: Scale) -> Html:
@@ -154,12 +154,12 @@ def _steps(steps: Sequence[float], x: Scale, address: Callable[[int], str | None
     return drawn
 
 
-def _scatter(chart: ScatterChart) -> Drawing | None:
+def _scatter(chart: ScatterChart) -> ChartDrawing | None:
     dots = chart.dots
     if not dots:
         return None
     x = svg.across(0, max(d.x for d in dots) * 1.12 or 1)
-    return Drawing(chart.title, scatter_marks(dots, x, chart.x_label))
+    return ChartDrawing(chart.title, scatter_marks(dots, x, chart.x_label))
 
 
 def scatter_marks(dots: Sequence[ScatterDot], x: Scale, x_label: str) -> list[Html]:
@@ -184,7 +184,7 @@ def scatter_key(dots: Sequence[ScatterDot]) -> Html:
     return el("ul", items, class_="key")
 
 
-def _changes(chart: ChangeChart) -> Drawing | None:
+def _changes(chart: ChangeChart) -> ChartDrawing | None:
     """Draw a hollow mark (before) and a full one (after) for each name."""
     if not chart.rows:
         return None
@@ -203,10 +203,10 @@ def _changes(chart: ChangeChart) -> Drawing | None:
         drawn.append(svg.line("span", x(before), x(after), y, y))
         drawn.append(svg.dot("mark before", x(before), y, 5, tip))
         drawn.append(svg.dot("mark after", x(after), y, 5, tip))
-    return Drawing(chart.title, drawn, height=height)
+    return ChartDrawing(chart.title, drawn, height=height)
 
 
-def _forest(chart: ForestChart) -> Drawing | None:
+def _forest(chart: ForestChart) -> ChartDrawing | None:
     every = [mark for _, marks in chart.rows for mark in marks]
     if not every:
         return None
@@ -229,7 +229,7 @@ def _forest(chart: ForestChart) -> Drawing | None:
         spread = 10 if len(marks) > 1 else 0
         for index, mark in enumerate(marks):
             drawn.append(_whisker(mark, x, middle - spread / 2 + spread * index))
-    return Drawing(chart.title, drawn, chart.key, chart.note, height=height)
+    return ChartDrawing(chart.title, drawn, chart.key, chart.note, height=height)
 
 
 def _whisker(mark: ForestMark, x: Scale, y: float) -> Html:
@@ -239,7 +239,7 @@ def _whisker(mark: ForestMark, x: Scale, y: float) -> Html:
     return el("g", reach, svg.dot(class_, x(mark.value), y, 4.2, tip))
 
 
-def _grid(chart: GridChart) -> Drawing | None:
+def _grid(chart: GridChart) -> ChartDrawing | None:
     """Cells are the darker, the larger their weight; column heads slant where they are long."""
     cells = [cell for _, row in chart.rows for cell in row if cell is not None]
     if not any(cell.weight for cell in cells):
@@ -274,7 +274,7 @@ def _grid(chart: GridChart) -> Drawing | None:
             drawn.append(svg.word(cell.text, x, y, class_="label" if width >= 40 else "tick"))
             if below:
                 drawn.append(svg.word(cell.note, x, round(middle + 12, 1)))
-    return Drawing(chart.title, drawn, height=top + height * len(chart.rows) + 12)
+    return ChartDrawing(chart.title, drawn, height=top + height * len(chart.rows) + 12)
 
 
 def _text_width(texts: Sequence[str]) -> float:
@@ -282,7 +282,7 @@ def _text_width(texts: Sequence[str]) -> float:
     return 6.6 * max(map(len, texts), default=0)
 
 
-def _histogram(chart: HistogramChart) -> Drawing | None:
+def _histogram(chart: HistogramChart) -> ChartDrawing | None:
     if not sum(chart.counts):
         return None
     edges = chart.edges
@@ -298,10 +298,10 @@ def _histogram(chart: HistogramChart) -> Drawing | None:
     for value, name in chart.marks:
         drawn.append(svg.line("zero", x(value), x(value), svg.TOP, svg.HEIGHT - svg.BOTTOM))
         drawn.append(svg.word(name, x(value) + 4, svg.TOP + 9, "start"))
-    return Drawing(chart.title, drawn)
+    return ChartDrawing(chart.title, drawn)
 
 
-def _reliability(chart: ReliabilityChart) -> Drawing | None:
+def _reliability(chart: ReliabilityChart) -> ChartDrawing | None:
     """A calibrated judge lies on the diagonal."""
     if not chart.bins:
         return None
@@ -317,7 +317,7 @@ def _reliability(chart: ReliabilityChart) -> Drawing | None:
         )
         radius = round(3 + 7 * (row["verdicts"] / most) ** 0.5, 1)
         drawn.append(svg.dot("dot c1", x(row["confidence"]), y(row["accuracy"]), radius, tip))
-    return Drawing(chart.title, drawn)
+    return ChartDrawing(chart.title, drawn)
 
 
 # --- for table cells and lists --------------------------------------------------------------------
@@ -386,7 +386,9 @@ FONT = "svg { font-family: system-ui, sans-serif; } .title { fill: var(--ink); f
 GAP, HEAD, LINE = 20, 22, 18
 
 
-def picture(panels: Sequence[Drawing], key: Sequence[tuple[str, str]], columns: int = 1) -> str:
+def picture(
+    panels: Sequence[ChartDrawing], key: Sequence[tuple[str, str]], columns: int = 1
+) -> str:
     """An SVG file: panels beside and below each other above the key of their colours, on light and
     on dark ground. ``key`` are colours by class, and their names."""
     wide, tall = svg.WIDTH + GAP, svg.HEIGHT + HEAD + GAP

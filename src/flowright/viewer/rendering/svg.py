@@ -118,7 +118,7 @@ def axes(x: Scale, y: Scale, form: Form, x_label: str) -> Html:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawing:
+class ChartDrawing:
     """A chart on these units, under its title. ``key`` are colours by class with their names,
     ``note`` one more line of it; the page's script reads out ``data`` at the pointer."""
 
