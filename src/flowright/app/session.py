@@ -22,18 +22,11 @@ from flowright.app.open_policies import (
     policy_in_turn,
 )
 from flowright.app.preflight_checks import Start
-from flowright.app.terminal import (
-    StepProgress,
-    introduce,
-    note_best,
-    say,
-    show_outages,
-    stage_progress,
-)
+from flowright.app.terminal import StepProgress, introduce, note_best, show_outages, stage_progress
 from flowright.app.time_plan import compare_with_plan, keep_plan
 from flowright.config.grpo import GrpoSection
 from flowright.config.root import Config
-from flowright.core.command_line import on_signal
+from flowright.core.command_line import on_signal, say
 from flowright.core.errors import RunPaused, UserError
 from flowright.core.files import write_json
 from flowright.data.mixture import Mixture
