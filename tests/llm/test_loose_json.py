@@ -8,7 +8,7 @@ READ: list[tuple[str, Pairs]] = [
     ('{"a": 1, "a": -2.5e3}', [("a", 1), ("a", -2500.0)]),
     (r'{"a": "\(x\) \u0041 \underline \"q\" \n"}', [("a", '\\(x\\) A \\underline "q" \n')]),
     ("{'a': True, b: None, \"c\": [1, 'x',],}", [("a", True), ("b", None), ("c", [1, "x"])]),
-    ('{"a": {"b": "so "so"", "c": FALSE}}', [("a", NestedObject([("b", 'so "so"'), ("c", False)]))]),
+    ('{"a": {"b": "a "b"", "c": FALSE}}', [("a", NestedObject([("b", 'a "b"'), ("c", False)]))]),
     ("{“a”: “b”,}", [("a", "b")]),
     ("{\"a\": 'It's', 'b': 'x'}", [("a", "It's"), ("b", "x")]),
 ]  # fmt: skip
