@@ -2,8 +2,8 @@
 single quotes, Python's literals, bare keys, trailing commas, or without their end.
 
 Lenient about form alone. All pairs are kept, equal keys included, so that a caller sees an object
-Lenient about form alone. All pairs are kept, equal keys included, so that a caller sees an object
 that contradicts itself. Time is linear in the text.
+"""
 
 import json
 import re
