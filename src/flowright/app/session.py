@@ -22,18 +22,11 @@ from flowright.app.open_policies import (
     policy_in_turn,
 )
 from flowright.app.preflight_checks import Start
-from flowright.app.terminal import (
-    StepProgress,
-    introduce,
-    note_best,
-    say,
-    show_outages,
-    stage_progress,
-)
+from flowright.app.terminal import StepProgress, introduce, note_best, show_outages, stage_progress
 from flowright.app.time_plan import compare_with_plan, keep_plan
 from flowright.config.grpo import GrpoSection
 from flowright.config.root import Config
-from flowright.core.command_line import on_signal
+from flowright.core.command_line import on_signal, say
 from flowright.core.errors import RunPaused, UserError
 from flowright.core.files import write_json
 from flowright.data.mixture import Mixture
@@ -49,13 +42,13 @@ from flowright.evaluation.evaluator import (
     keep_attempts,
     scored_row,
 )
-from flowright.evaluation.judge_calibration import calibrate_run
 from flowright.evaluation.perplexity import (
     HeldOutText,
     TextValidation,
     before_and_after,
     open_text,
 )
+from flowright.evaluation.trained_judge import calibrate_run
 from flowright.grpo.checkpoint import Saves, load_weights
 from flowright.grpo.fixed_data import FixedData, FixedDataValidation
 from flowright.grpo.learner import Learner
