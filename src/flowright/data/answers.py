@@ -27,7 +27,7 @@ class UnreadableAnswer(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AnswerCell:
     """``notes`` are assumptions, ``index`` a whole number that may count choices."""
 
     reference: str
@@ -36,7 +36,7 @@ class Answer:
     index: int | None = None
 
 
-def read_answer(cell: Any, others: Any = None) -> Answer:
+def read_answer(cell: Any, others: Any = None) -> AnswerCell:
     """Read a cell, and a cell of further answers. Raises UnreadableAnswer with the reason."""
     notes: dict[str, None] = {}
     values = _values(cell, notes, 0)
@@ -47,7 +47,7 @@ def read_answer(cell: Any, others: Any = None) -> Answer:
     if len(values) > 1:
         notes["of several answers the first is shown, the others count as well"] = None
     reference, *alternatives = texts
-    return Answer(reference, tuple(alternatives), tuple(notes), index)
+    return AnswerCell(reference, tuple(alternatives), tuple(notes), index)
 
 
 def _values(cell: Any, notes: dict[str, None], depth: int) -> list[Any]:
@@ -112,7 +112,8 @@ def message_text(message: Any) -> str:
     content = message.get("content") if isinstance(message, Mapping) else None
     if isinstance(content, list):
         parts = [one.get("text") if isinstance(one, Mapping) else one for one in content]
-        content = "".join(parts) if all(isinstance(one, str) for one in parts) else None
+        texts = [one for one in parts if isinstance(one, str)]
+        content = "".join(texts) if len(texts) == len(parts) else None
     return content if isinstance(content, str) else ""
 
 

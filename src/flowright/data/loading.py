@@ -56,8 +56,8 @@ def _own_problems(path: Path, notes: list[str] | None) -> list[Problem]:
     seen = Seen()
     problems = [p for p, _ in numbered_on([(o.problem, None) for o in own]) if not seen.meet(p)]
     if notes is not None:
-        told = {**conversion.assumed, "repetitions are left out": len(own) - len(problems)}
-        notes += [f"{path}: {what} ({rows:,} rows)" for what, rows in told.items() if rows]
+        counts = {**conversion.assumed, "repetitions are left out": len(own) - len(problems)}
+        notes += [f"{path}: {what} ({rows:,} rows)" for what, rows in counts.items() if rows]
     return problems
 
 

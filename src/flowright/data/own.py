@@ -14,7 +14,7 @@ from flowright.core.errors import DataError
 from flowright.core.plugins import suggest
 from flowright.core.tables import raise_problems
 from flowright.data.answers import (
-    Answer,
+    AnswerCell,
     UnreadableAnswer,
     is_empty,
     is_formula,
@@ -272,7 +272,7 @@ class Conversion:
             raise lacking(row, "question", "qa")
         return value.strip(), spoken
 
-    def _answer(self, row: UpstreamRow, spoken: str | None = None) -> Answer:
+    def _answer(self, row: UpstreamRow, spoken: str | None = None) -> AnswerCell:
         cell = self._value(row, "reference")
         cell = spoken if cell is None else cell
         if cell is None:
@@ -318,7 +318,7 @@ class Conversion:
                     pairs.append([letter, str(one).strip()])
         return pairs
 
-    def _label(self, row: UpstreamRow, answer: Answer, choices: list[list[str]]) -> str:
+    def _label(self, row: UpstreamRow, answer: AnswerCell, choices: list[list[str]]) -> str:
         labels = {label.casefold(): label for label, _ in choices}
         by_text = {normalise(text): label for label, text in choices}
         contents, index = answer.reference, answer.index
