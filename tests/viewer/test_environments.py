@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from flowright.config.run import RunSection
-from flowright.core.blocks import Fact, Text
 from flowright.core.files import write_json
+from flowright.core.report import Fact, Text
 from flowright.environments.display import Display, blocks_of, display_of
 from flowright.environments.registry import make_config
 from flowright.environments.workflow.display import DISPLAY

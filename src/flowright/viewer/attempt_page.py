@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from flowright.core.blocks import Block, Fact, Program, Text, Timeline
 from flowright.core.checkout import here
 from flowright.core.formatting import NOTHING, Record, format_value, is_number, object_of, percent
+from flowright.core.report import Block, Fact, Program, Text, Timeline
 from flowright.core.untrusted import one_line
 from flowright.environments.display import blocks_of
 from flowright.viewer.layout import (

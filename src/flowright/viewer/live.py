@@ -28,10 +28,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from flowright.core.blocks import Fact
 from flowright.core.checkout import here
 from flowright.core.errors import RunError
 from flowright.core.formatting import percent
+from flowright.core.report import Fact
 from flowright.core.untrusted import one_line
 from flowright.runs.run_files import newest_run, read_state, rollout_steps
 from flowright.viewer.rendering.terminal import UNICODE

@@ -17,9 +17,9 @@ from typing import Any
 import zstandard
 from pydantic_core import from_json
 
-from flowright.core.blocks import Fact
 from flowright.core.errors import Blame, UserError
 from flowright.core.formatting import Record, duration, is_number, object_of, objects_in
+from flowright.core.report import Fact
 from flowright.core.untrusted import one_line
 from flowright.runs.run_files import rollout_steps, rollouts_path
 

@@ -11,11 +11,10 @@ from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean, pstdev
 
-from flowright.core.blocks import Block, Text
 from flowright.core.errors import RunError
 from flowright.core.files import disk_errors, write_text
 from flowright.core.formatting import Record, duration, object_of
-from flowright.core.report import ReportSection, ReportTable, calibration_section
+from flowright.core.report import Block, ReportSection, ReportTable, Text, calibration_section
 from flowright.core.untrusted import one_line
 from flowright.environments.display import Display, blocks_of
 from flowright.runs.run_files import rollout_steps

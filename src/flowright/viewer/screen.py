@@ -12,7 +12,7 @@ from itertools import zip_longest
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from flowright.core import blocks
+from flowright.core import report
 from flowright.core.formatting import (
     Form,
     Point,
@@ -114,7 +114,7 @@ class Panels:
     rollouts: Sequence[Record]
     width: int
     glyphs: Glyphs
-    loads: Sequence[blocks.Fact] = ()
+    loads: Sequence[report.Fact] = ()
 
     def learning(self) -> list[Text]:
         """Reward, accuracy and outcomes of the samples, as of the last step."""
@@ -299,9 +299,9 @@ def sample(
     step = rollouts[0].get("step")
     rollout = rollouts[(step if isinstance(step, int) else 0) % len(rollouts)]
     for block in blocks_of(display, rollout):
-        if isinstance(block, blocks.Program):
+        if isinstance(block, report.Program):
             body = _highlighted(visible(block.source[:LONGEST]).strip("\n"))
-        elif isinstance(block, blocks.Text) and not block.short:
+        elif isinstance(block, report.Text) and not block.short:
             body = [Text(row) for row in visible(block.text[:LONGEST]).strip("\n").split("\n")]
         else:
             continue
@@ -373,7 +373,7 @@ class Screen:
     snapshot: Snapshot
     rollouts: Sequence[Record] = ()
     full: bool = False
-    loads: Sequence[blocks.Fact] = ()
+    loads: Sequence[report.Fact] = ()
     view: View = field(default_factory=View)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
