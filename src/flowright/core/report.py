@@ -1,4 +1,4 @@
-"""What screens show, as data: the blocks of a record (facts, texts, programs, calls in time), and a
+"""Contents of screens as data: the blocks of a record (facts, texts, programs, calls in time), and a
 report's sections of facts, tables and charts, built once and rendered as a page or on a terminal by
 :mod:`flowright.viewer.rendering`. Texts are whole and may be hostile: renderers cut and escape
 them.
