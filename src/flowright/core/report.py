@@ -1,6 +1,6 @@
-"""Contents of screens as data: the blocks of a record (facts, texts, programs, calls in time), and a
-report's sections of facts, tables and charts, built once and rendered as a page or on a terminal by
-:mod:`flowright.viewer.rendering`. Texts are whole and may be hostile: renderers cut and escape
+"""Contents of screens as data: the blocks of a record (facts, texts, programs, calls in time), and
+a report's sections of facts, tables and charts, built once and rendered as a page or on a terminal
+by :mod:`flowright.viewer.rendering`. Texts are whole and may be hostile: renderers cut and escape
 them.
 """
 
