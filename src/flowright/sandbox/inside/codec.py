@@ -242,7 +242,8 @@ def _decode(item: Any, dereference: Callable[..., object]) -> Any:
         name, fields, items = rest
         return _named_tuple(name, tuple(fields))(*(_decode(part, dereference) for part in items))
     if tag == "v":
-        return _value(*rest, dereference)
+        name, items = rest
+        return _value(name, items, dereference)
     if tag == "N":
         kind, shape, items = rest
         numbers = [_decode(part, dereference) for part in items]
