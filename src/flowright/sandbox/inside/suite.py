@@ -34,7 +34,7 @@ class _Session:
     """The conversation with the solution; ``last`` describes the last call, for messages.
 
     ``differed``: a call left its arguments otherwise than the reference leaves them. From then on,
-    ``expected`` says whose state the tests see: the reference's or the solution's.
+    ``expected`` selects the state that the tests see: the reference's or the solution's.
     """
 
     def __init__(self, descriptor: int, job: dict[str, Any]) -> None:
