@@ -21,6 +21,7 @@ from flowright.judging.reward.adapter import JudgeRewardSystem, create_judge_rew
 from flowright.judging.rules import RuleJudge
 from flowright.judging.service.app import create_app
 from flowright.judging.verdict import Criterion, Judge, JudgeQuery, Verdict
+from flowright.llm.transport import MOST_BYTES
 
 ASKED = JudgeQuery("What is 6 * 7?", "It is 42.", "42", "math_expression", key="1/a/0")
 
@@ -109,6 +110,13 @@ async def remote(service: Service, **options: object) -> AsyncIterator[RemoteJud
 
 
 # The remote judge.
+
+
+async def test_a_body_without_end_is_given_up_at_64_mib() -> None:
+    service = Service([" " * (MOST_BYTES + 1)])
+    async with remote(service, max_retries=0, timeout=60) as judge:
+        verdict = await judge.judge(ASKED)
+    assert verdict.score is None and "a body above 64 MiB" in verdict.reason
 
 
 async def test_a_verdict_keeps_what_the_service_says() -> None:

@@ -21,19 +21,12 @@ from flowright.app.open_policies import (
     open_samplers,
     policy_in_turn,
 )
-from flowright.app.plan_outcome import compare_with_plan, keep_plan
 from flowright.app.preflight_checks import Start
-from flowright.app.terminal import (
-    StepProgress,
-    introduce,
-    note_best,
-    say,
-    show_outages,
-    stage_progress,
-)
+from flowright.app.terminal import StepProgress, introduce, note_best, show_outages, stage_progress
+from flowright.app.time_plan import compare_with_plan, keep_plan
 from flowright.config.grpo import GrpoSection
 from flowright.config.root import Config
-from flowright.core.command_line import on_signal
+from flowright.core.command_line import on_signal, say
 from flowright.core.errors import RunPaused, UserError
 from flowright.core.files import write_json
 from flowright.data.mixture import Mixture
@@ -149,8 +142,12 @@ async def _reporter(
         return Follower(run.path)
     introduce(config, run, start.environment, policy, console, ranks, text)
     sampled = not choices_of(config.grpo).objective.fixed_data
-    if sampled and (planned := await keep_plan(run.path, start, policy.tokenizer)):
-        say(console, planned)
+    if sampled:
+        planned = await keep_plan(
+            run.path, config, start.environment, start.tasks, policy.tokenizer
+        )
+        if planned:
+            say(console, planned)
     return stack.enter_context(StepProgress(console, config.grpo.steps))
 
 

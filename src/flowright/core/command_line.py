@@ -19,8 +19,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from flowright.core.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
 
 AT_ONCE_SECONDS = 1.0
 """Supervisors such as torchrun send SIGTERM to the process and to its group: that is one request,
@@ -53,6 +58,32 @@ class _Signal:
 
 
 _received = _Signal()
+
+
+def say(console: "Console", line: str) -> None:
+    """Print a line unchanged: no markup, no wrapping."""
+    console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def progress_bars() -> "Iterator[tuple[Progress, Callable[[str, int], Callable[[], None]]]]":
+    """Bars on stderr, and a function that adds one and returns a callback that advances it."""
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
+    bars = Progress(*columns, console=Console(stderr=True), transient=True)
+
+    def add(name: str, total: int) -> Callable[[], None]:
+        bars.start()  # not before there is something to show
+        bar = bars.add_task(name, total=total)
+        return lambda: bars.advance(bar)
+
+    try:
+        yield bars, add
+    finally:
+        if bars.live.is_started:
+            bars.stop()
 
 
 def at_least_one(text: str) -> int:
