@@ -198,7 +198,7 @@ def calibrate_judge(folder: Path, pairs: Sequence[Path], device: str) -> int:
     with on_signal(lambda: "nothing was written"):
         _load_libraries(console)
         from flowright.core.report import calibration_section
-        from flowright.evaluation.judge_calibration import calibrate_folder
+        from flowright.evaluation.trained_judge import calibrate_folder
         from flowright.viewer.rendering.report import section_text
 
         calibration, lines = calibrate_folder(folder, pairs, device)

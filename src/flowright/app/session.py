@@ -42,13 +42,13 @@ from flowright.evaluation.evaluator import (
     keep_attempts,
     scored_row,
 )
-from flowright.evaluation.judge_calibration import calibrate_run
 from flowright.evaluation.perplexity import (
     HeldOutText,
     TextValidation,
     before_and_after,
     open_text,
 )
+from flowright.evaluation.trained_judge import calibrate_run
 from flowright.grpo.checkpoint import Saves, load_weights
 from flowright.grpo.fixed_data import FixedData, FixedDataValidation
 from flowright.grpo.learner import Learner
