@@ -1,7 +1,7 @@
 """Rewards for trainers: a judge that is down is asked again, and a run without verdicts ends.
 
 A service that restarts costs no sample for ``patience`` seconds, and no rule decides in the judge's
-place unless the configuration asks for it (law 4). Above a share of ``most_unscored`` samples without a
+place unless configured (law 4). Above a share of ``most_unscored`` samples without a
 verdict, or if none has one, RunPaused ends the run: it never trains on what is left (law 1).
 """
 
