@@ -12,7 +12,6 @@ import flowright
 from flowright.core.errors import FailureError
 from flowright.core.files import write_text
 from flowright.data.task import Problem, complete_solution
-from flowright.grading.gold import trusted_setup
 from flowright.sandbox import Sandbox, TestReport
 
 CHECKED = "checked_references.txt"
@@ -120,7 +119,9 @@ async def _check(
 
 async def _run(task: Problem, code: str, sandbox: Sandbox) -> TestReport:
     solution = complete_solution(task, code)
-    return await sandbox.check(solution, trusted_setup(task), task.tests, task.entry_point)
+    return await sandbox.check(
+        solution, task.test_setup, task.tests, task.entry_point, reference=task.reference
+    )
 
 
 def _first_failure(report: TestReport) -> str:
