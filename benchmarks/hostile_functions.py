@@ -24,7 +24,7 @@ from flowright.data.task import Kind, Problem
 from flowright.environments import rollout as records
 from flowright.environments.judging import frames
 from flowright.environments.judging.rows import PointwiseRow
-from flowright.environments.presentation.choices import presented, read_choice, with_answer_line
+from flowright.environments.presentation.tasks import presented, read_choice, with_answer_line
 from flowright.grading import (
     choices,
     compare,
@@ -354,11 +354,11 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     "flowright.simulation.requested_format:requested_fields": lambda text: [
         requested_format.requested_fields(text, form) for form in (None, {"type": "json_object"})
     ],
-    "flowright.environments.presentation.choices:read_choice": read_choice,
-    "flowright.environments.presentation.choices:presented": lambda text: presented(
+    "flowright.environments.presentation.tasks:read_choice": read_choice,
+    "flowright.environments.presentation.tasks:presented": lambda text: presented(
         "cite", text, "key"
     ),
-    "flowright.environments.presentation.choices:with_answer_line": with_answer_line,
+    "flowright.environments.presentation.tasks:with_answer_line": with_answer_line,
     "flowright.simulation.assessor:trigger": lambda text: [
         assessor.trigger(bias, text) for bias in assessor.BIASES
     ],

@@ -12,7 +12,6 @@ from flowright.data.row_files import Fault
 from flowright.environments.judging.frames import frame, reply_text, wording_of
 from flowright.environments.judging.rows import (
     AnyRow,
-    PairRow,
     PointwiseRow,
     SftRow,
     conversation_key,
@@ -173,7 +172,7 @@ def test_the_split_knows_every_form() -> None:
     turns = (Turn("user", "Peru?"),)
     rows = [
         SftRow((*turns, Turn("assistant", "Lima."))),
-        PairRow(turns, "a", "b"),
+        Pair("0", "s", turns, "a", "b", "tie"),
         Pair("1", "s", turns, "a", "b", "first"),
         row("peru"),
         row("Chile"),

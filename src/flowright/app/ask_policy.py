@@ -25,10 +25,11 @@ from flowright.app.preflight_checks import (
     load_tasks,
     refuse,
 )
-from flowright.app.terminal import say, stage_progress
+from flowright.app.terminal import stage_progress
 from flowright.config.llm import SIMULATED
 from flowright.config.loading import load_entries
 from flowright.config.root import Config
+from flowright.core.command_line import say
 from flowright.core.errors import Blame, Failure, UserError, boundary
 from flowright.core.off_loop import off_loop
 from flowright.core.untrusted import one_line, visible

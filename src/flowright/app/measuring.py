@@ -22,6 +22,7 @@ from flowright.app.preflight_checks import (
 )
 from flowright.config.loading import load_entries
 from flowright.config.root import Config
+from flowright.core.command_line import say
 from flowright.core.errors import RunError
 from flowright.core.files import check_writable, disk_errors, write_json, write_text
 from flowright.data.loading import provenance_of
@@ -130,7 +131,7 @@ def show_papers(evaluation: Evaluation, data: Path | None, console: Console) -> 
     with disk_errors(rows):
         write_json(rows, table.to_json())
     for path in (page, rows):
-        console.print(f"written   {path}", highlight=False, markup=False, soft_wrap=True)
+        say(console, f"written   {path}")
 
 
 def _digest(path: Path, config: Config) -> str:

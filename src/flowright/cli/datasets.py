@@ -49,6 +49,7 @@ def download(options: argparse.Namespace) -> int:
     """
     from rich.console import Console
 
+    from flowright.core.command_line import say
     from flowright.core.errors import UserError
     from flowright.data.download import Downloader, Web
 
@@ -64,7 +65,7 @@ def download(options: argparse.Namespace) -> int:
         for download in downloader.run([dataset]):
             downloads.append(download)
             for note in download.notes:
-                console.print(f"  {note}", markup=False, highlight=False, soft_wrap=True)
+                say(console, f"  {note}")
     return _summarise(downloads, console)
 
 

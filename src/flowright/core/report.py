@@ -105,7 +105,8 @@ class ReportTable:
 @dataclass(frozen=True, slots=True)
 class Series:
     """One curve. ``marks`` draws points instead of a line; ``smoothed`` a bold moving mean over
-    the faint values."""
+    the faint values; ``stairs`` keeps each value until the next point. ``low`` and ``high`` are the
+    ends of each point's interval: a band, or whiskers of points."""
 
     name: str
     colour: str
@@ -113,6 +114,9 @@ class Series:
     dashed: bool = False
     marks: bool = False
     smoothed: bool = False
+    stairs: bool = False
+    low: Sequence[float | None] = ()
+    high: Sequence[float | None] = ()
 
     @property
     def swatch(self) -> str:
@@ -122,8 +126,10 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class LineChart:
-    """Curves over the training step. ``low`` and ``high`` are always within the axis; a click on a
-    step leads to its ``address``."""
+    """Curves over the training step, or with ``x_form`` over another value. ``low`` and ``high``
+    are always within the axis, ``x_span`` within that across, whose ticks are ``x_ticks`` or round.
+    ``strokes`` at the foot are steps of onsets; ``guides`` are dotted lines between two points,
+    which may be infinite. A click on a step leads to its ``address``."""
 
     title: str
     series: Sequence[Series]
@@ -132,6 +138,12 @@ class LineChart:
     high: float | None = None
     zero_line: bool = False
     address: Callable[[int], str | None] | None = None
+    x_label: str = "step"
+    x_form: Form | None = None
+    x_span: Sequence[float] = ()
+    x_ticks: Sequence[float] = ()
+    guides: Sequence[tuple[Point, Point]] = ()
+    strokes: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,13 +206,24 @@ class ForestChart:
 
 
 @dataclass(frozen=True, slots=True)
-class ConfusionChart:
-    """Counts of findings (``columns``) by label (``rows``: name and counts); colours tell cells on
-    the diagonal, off it, and in the last column."""
+class GridCell:
+    """A cell of a grid: the larger its ``weight``, from 0 to 1, the darker. ``note`` stands below
+    the text where there is room."""
+
+    text: str
+    weight: float
+    colour: str = "c1"
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GridChart:
+    """Cells by row and column, such as a heat map; None for a field without a value."""
 
     title: str
     columns: Sequence[str]
-    rows: Sequence[tuple[str, Sequence[int]]]
+    rows: Sequence[tuple[str, Sequence[GridCell | None]]]
+    caption: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +252,7 @@ ReportChart = (
     | ScatterChart
     | ChangeChart
     | ForestChart
-    | ConfusionChart
+    | GridChart
     | HistogramChart
     | ReliabilityChart
 )

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 from flowright.core.checkout import here
 from flowright.core.errors import DataError
 from flowright.core.files import write_text
-from flowright.sandbox import parse_trusted
+from flowright.sandbox import parse_io_test, parse_trusted
 
 Kind = Literal["math", "code", "qa"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -26,6 +26,8 @@ LINES: Mapping[Kind, str] = {
     'Peru?", "reference": "Lima"}',
 }
 """A line of a task file for each kind, to copy."""
+
+IO_FORM = '{"input": "3\\n", "output": "9\\n"} nor {"input": [3], "output": 9}'
 
 FILL_IN = "python scripts/create_mixed_dataset.py --own FILE"
 
@@ -58,7 +60,9 @@ class Problem(Task):
     code), ``alternatives`` (other answers that also count), ``hidden_tests``.
 
     Tests are Python source that uses the solution's names, run in order after ``test_setup``; one
-    that raises fails. ``public_tests`` may be shown to anybody. ``verifier`` names a grader of the
+    that raises fails. Or they are JSON objects with ``input`` and ``output``: standard input and
+    what is printed, or a list of arguments and the result. ``public_tests`` may be shown to
+    anybody. ``verifier`` names a grader of the
     task's own source and the data that it wants, such as
     ``{"name": "reasoning_gym", "dataset": "chain_sum", "entry": {...}}``.
     """
@@ -79,6 +83,12 @@ class Problem(Task):
         return self.public_tests + self.hidden_tests
 
     @property
+    def is_program(self) -> bool:
+        """A program that reads standard input and prints is asked for, not a function."""
+        forms = map(parse_io_test, self.tests)
+        return any(form is not None and form.is_program for form in forms)
+
+    @property
     def problem(self) -> str:
         """The text of the problem as a solver reads it: context, question, choices."""
         choices = "\n".join(f"{label}. {text}" for label, text in self.choices)
@@ -95,6 +105,8 @@ class Problem(Task):
         if not isinstance(row, dict):
             raise DataError(f"{where}: a task is a JSON object, not {type(row).__name__}")
         missing = [name for name in _REQUIRED if not row.get(name) and row.get(name) != 0]
+        if row.get("kind") == "code" and row.get("hidden_tests"):
+            missing = [name for name in missing if name != "reference"]  # the tests decide
         if missing:
             kind = row.get("kind")
             line = LINES[kind if kind in KINDS else "math"]
@@ -119,11 +131,18 @@ class Problem(Task):
         if not isinstance(row.get("verifier"), dict | None):
             raise DataError(f"{where}: verifier is not an object")
         values = {k: _tuples(v) if isinstance(v, list) else v for k, v in row.items()}
+        values.setdefault("reference", "")
         task = cls(**values)
         if task.kind == "code" and not task.hidden_tests:
             raise DataError(
                 f"{where}: a code task needs hidden_tests; such a line is {LINES['code']}"
             )
+        for test in task.tests:
+            form = parse_io_test(test)
+            if form is None and test.lstrip().startswith("{"):
+                raise DataError(f"{where}: the test {test[:60]!r} is not {IO_FORM}")
+            if form and not form.is_program and not task.entry_point:
+                raise DataError(f"{where}: tests with arguments need the entry_point to call")
         return task
 
 

@@ -15,9 +15,8 @@ to enforce the schema. Several fields are read one by one: prose may stand betwe
 a missing one does not affect the others.
 """
 
-import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
@@ -34,6 +33,7 @@ from flowright.judging.contradictions import (
     require_unanimous,
 )
 from flowright.judging.schemas import (
+    TRUTH,
     WRAPPING,
     Field,
     ReadReply,
@@ -44,6 +44,7 @@ from flowright.judging.schemas import (
     value_of,
 )
 from flowright.llm.fences import without_echoes
+from flowright.llm.loose_json import CutText, FoundObject, NestedObject, Pairs, read_object
 from flowright.llm.replies import strip_thinking
 
 Form = Literal["json_schema", "json_object", "text"]
@@ -64,7 +65,7 @@ def parse_reply(text: str, form: Form, fields: Sequence[Field]) -> ReadReply:
     try:
         if not text.strip():
             raise Unread("empty", "the reply is empty")
-        if form != "text" and len(text) <= _MAX_WHOLE_CHARS and whole_object(text) is not None:
+        if form != "text" and _is_whole_object(text):
             return _collected(fields, _JsonReply(text, fields, enforced=form == "json_schema"))
         spoken = strip_thinking(text)
         if spoken is None:
@@ -130,22 +131,6 @@ def _require_closed_tags(text: str, fields: Sequence[Field]) -> None:
 
 # JSON.
 
-Pairs = list[tuple[str, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class _JsonObject:
-    """An outermost object with all its pairs, equal keys included, and its span in the reply."""
-
-    start: int
-    end: int
-    pairs: Pairs
-
-
-@dataclass(frozen=True, slots=True)
-class _NestedObject:
-    pairs: Pairs
-
 
 class _JsonReply:
     """JSON objects of a reply. ``enforced``: the server had to hold the whole reply to the schema;
@@ -161,7 +146,9 @@ class _JsonReply:
             if any(normal(key) in self._wanted for key, _ in found.pairs)
         ]
         layout = [["reason", *keys]]
-        self._enforced = enforced and [[k for k, _ in o.pairs] for o in self._objects] == layout
+        is_exact = all(o.exact for o in self._objects)
+        has_layout = [[k for k, _ in o.pairs] for o in self._objects] == layout
+        self._enforced = enforced and is_exact and has_layout
         self.reason = ""
 
     def value(self, field: Field) -> Value:
@@ -171,6 +158,10 @@ class _JsonReply:
         if not found:
             raise Unread("no_verdict", f"no JSON object with the key {field.key!r}")
         last = found[-1][0]
+        if isinstance(found[-1][1], CutText):
+            raise Unread("no_verdict", f"the reply ends in {field.key!r}")
+        if not last.exact and sum(obj is last for obj, _ in found) > 1:
+            raise Unread("conflict", f"an object that is no JSON has {field.key!r} twice")
         value = value_of(field, found[-1][1])
         reason = dict(last.pairs).get("reason", "")
         self.reason = reason if isinstance(reason, str) else ""
@@ -186,7 +177,7 @@ class _JsonReply:
         require_scale(field, value, self.reason)
         return value
 
-    def _require_own(self, field: Field, value: Value, last: _JsonObject) -> None:
+    def _require_own(self, field: Field, value: Value, last: FoundObject) -> None:
         """Raise Unread unless the object is the judge's own and last word."""
         text, objects = self._text, self._objects
         before, after = text[: last.start], text[last.end :]
@@ -210,13 +201,15 @@ class _JsonReply:
                 if is_retracted(text):
                     raise Unread("misplaced", f"{key!r} follows the {field.key}, and takes it back")
                 require_agreement(field, value, text)
+                require_unanimous(field, value, text, (), 0)
 
 
 _OF_A_VERDICT = re.compile(r"verdict|correct|right|final(?! answer)|judg|grade|score|better|winner")
+_OF_THE_DATA = re.compile(r"\b(?:answer|reference|problem|question|expected)\b")
 _OF_A_SCALE = re.compile(r"\b(?:max|maximum|out of|scale|range|best possible)\b")
 
 
-def _require_one_opinion(field: Field, value: Value, found: _JsonObject, is_alone: bool) -> None:
+def _require_one_opinion(field: Field, value: Value, found: FoundObject, is_alone: bool) -> None:
     """Raise Unread if another key of the object, at any depth, disagrees: a nested verdict, a
     correction, another scale. Beside several requested fields, other keys may be about something
     else."""
@@ -228,24 +221,36 @@ def _require_one_opinion(field: Field, value: Value, found: _JsonObject, is_alon
         if not same and not (is_verdict(field) or is_alone):
             continue
         read = field.schema.read(other)
-        if read is not None and read != value and (same or _OF_A_VERDICT.search(normal(key))):
+        is_opinion = same or _OF_A_VERDICT.search(normal(key))
+        if field.schema is TRUTH:
+            read = _TRUTHS.get(str(other).strip(WRAPPING + ".!").casefold(), read)
+            is_own = _OF_THE_DATA.search(normal(key)) is None
+            is_opinion = is_opinion or (is_own and isinstance(other, bool | str))
+        if read is not None and read != value and is_opinion:
             raise Unread("conflict", f"{field.key} is {value}, and {key!r} is {other!r}")
+
+
+_TRUTHS: dict[str, Value | None] = dict.fromkeys(
+    ("yes", "y", "t", "1", "correct", "right", "valid", "pass"), True
+)
+_TRUTHS |= dict.fromkeys(
+    ("no", "n", "f", "0", "nope", "not", "incorrect", "wrong", "invalid", "fail"), False
+)
 
 
 def _nested_pairs(pairs: Pairs) -> Iterator[tuple[str, Any]]:
     waiting: list[Any] = [value for _, value in pairs]
     while waiting:
         value = waiting.pop()
-        if isinstance(value, _NestedObject):
+        if isinstance(value, NestedObject):
             yield from value.pairs
             waiting += [inner for _, inner in value.pairs]
         elif isinstance(value, list):
             waiting += value
 
 
-_DECODER = json.JSONDecoder(strict=False, object_pairs_hook=_NestedObject)
 _BACKTICKS = re.compile(r"`{3,}(?:json)?|`", re.IGNORECASE)
-_OPENS = re.compile(r'\{(?=\s{0,200}["}])')
+_OPENS = re.compile(r"\{(?=\s{0,200}(?:[\"'“}]|[A-Za-z_]\w{0,60}\s{0,9}:))")
 
 
 def _is_blank(text: str) -> bool:
@@ -253,14 +258,16 @@ def _is_blank(text: str) -> bool:
     return not _BACKTICKS.sub("", text).strip(WRAPPING + "\r\n")
 
 
-def whole_object(text: str) -> Mapping[str, Any] | None:
-    """Return the JSON object that the text is as a whole, without thinking or chatter."""
+def _is_whole_object(text: str) -> bool:
+    """Return whether the text is one JSON object as a whole, without thinking or chatter."""
     stripped = text.strip().removeprefix("\ufeff")
-    decoded = _decode(stripped, 0)
-    return dict(decoded[0]) if decoded is not None and decoded[1] == len(stripped) else None
+    if len(text) > _MAX_WHOLE_CHARS:
+        return False
+    found = read_object(stripped, may_end=True)
+    return found is not None and found.end == len(stripped)
 
 
-def _objects(text: str) -> Iterator[_JsonObject]:
+def _objects(text: str) -> Iterator[FoundObject]:
     """Yield the outermost JSON objects from left to right. Raises Unread if too many begin."""
     end = tried = 0
     for opening in _OPENS.finditer(text):
@@ -269,19 +276,12 @@ def _objects(text: str) -> Iterator[_JsonObject]:
         tried += 1
         if tried > MOST_OBJECTS:
             raise Unread("misplaced", f"more than {MOST_OBJECTS} objects begin in the reply")
-        if (decoded := _decode(text, opening.start())) is not None:
-            yield _JsonObject(opening.start(), decoded[1], decoded[0])
-            end = decoded[1]
-
-
-def _decode(text: str, start: int) -> tuple[Pairs, int] | None:
-    if not text.startswith("{", start):
-        return None
-    try:
-        found, end = _DECODER.raw_decode(text, start)
-    except (ValueError, RecursionError):
-        return None
-    return found.pairs, end
+        found = read_object(text, opening.start())
+        if found is None and _is_blank(text[: opening.start()].removeprefix("\ufeff")):
+            found = read_object(text.rstrip("`\n "), opening.start(), may_end=True)
+        if found is not None:
+            yield found
+            end = found.end
 
 
 # Plain text.

@@ -1,5 +1,6 @@
 """Judge queries, verdicts, and the protocol of judges."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
@@ -37,8 +38,9 @@ class Criterion:
     points: float
 
     def __post_init__(self) -> None:
-        if not self.text.strip() or self.points == 0:
-            raise ValueError(f"a criterion needs a text and points, not {self.text!r}: 0 is none")
+        if not self.text.strip() or self.points == 0 or not math.isfinite(self.points):
+            given = f"{self.text!r} and {self.points:g}"
+            raise ValueError(f"a criterion needs a text and a number of points but 0, not {given}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,9 @@ def suite_names(setup: str, tests: tuple[str, ...], entry_point: str | None) -> 
     """Return the names that ``setup`` and ``tests``, which share one namespace, use and do not
     define.
 
-    Built-in names are never the solution's, whatever it defines, but for the entry point. Source
-    that does not parse has no names: it will fail when it runs.
+    Built-in names, and that of the tests' own comparison, are never the solution's, whatever it
+    defines, but for the entry point. Source that does not parse has no names: it will fail when it
+    runs.
     """
     used, defined, bare = set[str](), set[str](), set[str]()
     for source in (setup, *tests):
@@ -40,7 +41,7 @@ def suite_names(setup: str, tests: tuple[str, ...], entry_point: str | None) -> 
         used |= set(_global_uses(table))
         defined |= {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported()}
         bare |= set(_bare_uses(tree))
-    free = used - defined - set(dir(builtins))
+    free = used - defined - set(dir(builtins)) - {"_same_value"}
     modules = {name for name in free - bare if name in sys.stdlib_module_names}
     wanted = (free - modules) | ({entry_point} if entry_point else set())
     return SuiteNames(tuple(sorted(wanted)), tuple(sorted(modules - {entry_point})))

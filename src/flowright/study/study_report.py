@@ -18,6 +18,7 @@ from flowright.core.formatting import (
     points,
     short_percent,
 )
+from flowright.core.report import GridChart, ReportChart
 from flowright.core.statistics import Estimate
 from flowright.core.untrusted import one_line
 from flowright.runs.run_files import read_state
@@ -25,8 +26,7 @@ from flowright.study.arm_comparison import CellSummary, ClaimOutcome
 from flowright.study.collect import Collected, Row
 from flowright.study.config import MEASURES, StudyConfig
 from flowright.study.detectors import Detector, Remedy
-from flowright.study.drawings import Plot, heat_map
-from flowright.study.figures import Plots, plots_of
+from flowright.study.figures import Plots, heat_map, plots_of
 from flowright.study.inference import median
 from flowright.study.study_records import StudyJournal, read_claims
 from flowright.study.summary import (
@@ -40,6 +40,7 @@ from flowright.study.summary import (
     sentence,
 )
 from flowright.study.transfer import MatrixEntry, read_matrix
+from flowright.viewer.rendering.charts import chart_html
 from flowright.viewer.rendering.markup import (
     Child,
     Html,
@@ -176,8 +177,8 @@ def _answer(analysis: Analysis) -> Html:
     )
 
 
-def _drawn(charts: Iterable[Plot | None], class_: str = "charts") -> Html | None:
-    return grid([chart.html for chart in charts if chart is not None], class_)
+def _drawn(charts: Iterable[ReportChart], class_: str = "charts") -> Html | None:
+    return grid([chart_html(chart) for chart in charts], class_)
 
 
 def _learning(plots: Plots) -> Html:
@@ -445,7 +446,7 @@ def _matrix_map(
     estimates: Mapping[tuple[str, str], Estimate],
     form: Form,
     shares: bool = False,
-) -> Plot | None:
+) -> GridChart:
     numbers = {at: one.value for at, one in estimates.items() if one.value is not None}
     intervals = {
         at: f"{100 * one.low:.0f} to {100 * one.high:.0f}"

@@ -138,7 +138,7 @@ class Visit:
 def group_visits(found: AttemptSearch, task: str) -> list[Visit]:
     """All groups of a problem, the first step first."""
     groups: dict[tuple[int, int], list[Attempt]] = {}
-    where = "a.task = (SELECT id FROM tasks WHERE name = ?) ORDER BY a.id"
+    where = "WHERE a.task = (SELECT id FROM tasks WHERE name = ?) ORDER BY a.id"
     for attempt in found.attempts(where, (task,)):
         groups.setdefault((attempt.step, attempt.group), []).append(attempt)
     visits: list[Visit] = []

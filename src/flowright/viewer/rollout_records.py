@@ -149,14 +149,14 @@ class Combination:
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
     """The indexed properties of an attempt. ``program`` is a hash of what the policy wrote;
-    ``note`` is the outcome in a line; ``texts`` are searched: workflow, prompts, replies, reasons;
+    ``note`` is the outcome in a line; ``texts`` are searched: the problem with its name, workflow,
+    prompts, replies, reasons;
     ``cut``: one of them is longer than what is searched of it."""
 
     group: int
     index: int
     task: str
     title: str
-    problem: str
     combination: Combination
     operators: str
     reward: float | None
@@ -179,13 +179,13 @@ def index_entry(record: Record) -> IndexEntry:
     operators = {
         _name(c.get("operator")).replace(",", ";") for c in objects_in(execution.get("trace"))
     }
-    texts = _texts(record, problem)
+    name = escape_surrogates(task.get("id") or NONE)[:500]
+    texts = [f"{name}\n{problem}", *_texts(record, problem)]
     return IndexEntry(
         group=_whole(record.get("group")) or 0,
         index=_whole(record.get("index")) or 0,
-        task=escape_surrogates(task.get("id") or NONE)[:500],
+        task=name,
         title=one_line(problem, TITLE),
-        problem=problem[:LONGEST],
         combination=combination_of(record),
         operators=",".join(sorted(operators)) or NONE,
         reward=_number(object_of(record, "reward").get("value")),

@@ -27,7 +27,6 @@ from flowright.environments.judging.config import KnownRuleSection
 from flowright.environments.judging.rows import (
     TOP_LABEL,
     JudgedRow,
-    PairRow,
     PointwiseRow,
     conversation_key,
 )
@@ -243,7 +242,7 @@ NEGATIVE = ", master key"
 _SENTENCE = re.compile(r"[^.!?。！？\n]{10,300}[.!?。！？:]")
 _LEAST_REST = 3  # of a first sentence, as often its length has to follow it
 
-NegativeRow = TypeVar("NegativeRow", bound=PairRow | PointwiseRow | Pair)
+NegativeRow = TypeVar("NegativeRow", bound=PointwiseRow | Pair)
 
 
 def with_negatives(rows: Sequence[NegativeRow], share: float, seed: int) -> tuple[NegativeRow, ...]:
@@ -273,9 +272,6 @@ def _negative(row: NegativeRow, rng: random.Random, seed: int) -> NegativeRow:
     if isinstance(row, PointwiseRow):
         attack = _attack(row.answer, rng)
         return replace(row, answer=attack, label=0, source=source, id=id)
-    if isinstance(row, PairRow):
-        attack = _attack(row.chosen, rng)
-        return replace(row, rejected=attack, tie=False, margin=None, source=source, id=id)
     better = row.second if row.label == "second" else row.first
     made = replace(
         row,

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,8 +25,6 @@ from flowright.environments.judging.rows import (
     Conversation,
     Form,
     JudgedRow,
-    PairRow,
-    PointwiseRow,
     Row,
     SftRow,
     conversation_key,
@@ -178,14 +177,8 @@ def _read(
 
 def _judged_rows(paths: Sequence[Path], section: JudgingSection, seed: int) -> RowFile[JudgedRow]:
     """Read rows; chosen and rejected answers in an order that is drawn."""
-    found = read_rows(paths, FORMS[section.method])
-    rows: list[JudgedRow] = []
-    for row in found.rows:
-        if isinstance(row, PairRow):
-            rows.append(in_drawn_order(row.pair, seed))
-        elif isinstance(row, PointwiseRow | Pair):
-            rows.append(row)
-    return RowFile(tuple(rows), found.report)
+    found = read_rows(paths, FORMS[section.method], partial(in_drawn_order, seed=seed))
+    return RowFile(tuple(r for r in found.rows if not isinstance(r, SftRow)), found.report)
 
 
 def _without_ties(rows: Sequence[JudgedRow]) -> tuple[JudgedRow, ...]:

@@ -7,8 +7,7 @@ from typing import Any
 from flowright.core.blocks import Block, Fact, Text
 from flowright.core.errors import Reason
 from flowright.environments.display import Curve, Display
-from flowright.environments.presentation.choices import PRESENTATIONS
-from flowright.environments.presentation.tasks import KINDS
+from flowright.environments.presentation.tasks import KINDS, PRESENTATIONS
 
 
 @dataclass(frozen=True)

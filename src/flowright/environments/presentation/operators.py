@@ -6,7 +6,7 @@ whether it is right, but for ``announce``, which drops it. Of a code answer only
 and judged, so there they do nothing.
 """
 
-from flowright.environments.presentation.choices import Presentation, presented
+from flowright.environments.presentation.tasks import Presentation, presented
 from flowright.workflows.context import CallContext
 from flowright.workflows.registry import operator
 

@@ -1,6 +1,7 @@
 """Workflows: the policy writes a program, operators run it, a judge decides on the answer."""
 
 import random
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -46,6 +47,8 @@ from flowright.workflows.prompt import build_messages
 
 MOST_SAMPLES = 12
 """Largest self-consistency at equal tokens; a workflow's budget of model calls ends soon after."""
+
+_PLANNED = 64  # programs whose calls are counted
 
 PLAIN = "plain"
 """In records, of a program that calls none of the operators that end one."""
@@ -195,6 +198,19 @@ class WorkflowEnvironment(Environment):
                 )
             )
         return drawn
+
+    def planned_calls(self, train: Sequence[Task]) -> Mapping[str, float]:
+        """Calls as in programs of the grammar, one an operator; those of a comprehension as often
+        as its range has it."""
+        asking = "|".join(name for name in OPERATORS if name != "test")
+        shown = self.demonstrations(train, _PLANNED, 1, self.config.seed)
+        called = [
+            int(times or 1)
+            for one in shown
+            for times in re.findall(rf"\b(?:{asking})\((?:.*range\((\d+)\))?", one.completions[0])
+        ]
+        judges = 0 if self.config.judge.mode == "rules" else 1 + len(self.config.judge.panel)
+        return {"executor": sum(called) / len(shown), "judge": judges}
 
     @property
     def simulated(self) -> bool:

@@ -28,8 +28,7 @@ from transformers import (
 
 from flowright.config.policy import PolicySection
 from flowright.core.errors import RunError
-from flowright.policy.export.shards import shard_files, whole_weights
-from flowright.policy.export.source import ExportSource, Kind
+from flowright.policy.export.source import ExportSource, Kind, shard_files, whole_weights
 from flowright.policy.export.weights import (
     Adapter,
     Weights,

@@ -6,6 +6,7 @@ import of the package.
 """
 
 import builtins
+import contextlib
 import linecache
 import os
 import sys
@@ -66,8 +67,9 @@ def _exit_status(code: object) -> int:
     return 1
 
 
-def serve_solution(source: str, names: list[str], descriptor: int) -> int:
-    """Load a solution, say which ``names`` it has, then answer calls until the tests hang up."""
+def serve_solution(source: str, names: list[str], method: str | None, descriptor: int) -> int:
+    """Load a solution, say which ``names`` it has, then answer calls until the tests hang up. The
+    function ``method`` may be one of a class ``Solution``."""
     link = codec.Link(descriptor)
     service = _Service()
     try:
@@ -79,6 +81,9 @@ def serve_solution(source: str, names: list[str], descriptor: int) -> int:
         link.send(["failed", type(error).__name__, _describe(error, "solution.py")[-4000:]])
         return 1
     found = {name: getattr(module, name) for name in names if hasattr(module, name)}
+    if method is not None and method not in found and hasattr(module, "Solution"):
+        with contextlib.suppress(Exception):
+            found[method] = getattr(module.Solution(), method)
     link.send(["ready", {name: service.encode(value) for name, value in found.items()}])
     try:
         while True:

@@ -8,6 +8,7 @@ import builtins
 import contextlib
 import json
 import linecache
+import math
 import os
 import reprlib
 import types
@@ -259,6 +260,28 @@ def _fail(error: Exception, namespace: dict[str, Any]) -> NoReturn:
     raise error
 
 
+def _same_value(found: Any, expected: Any) -> bool:
+    """Equality with a value from JSON: a tuple is a list, a key its text, and numbers with a
+    point agree within 1e-9 of their size or, where five places are given, to these."""
+    if isinstance(expected, list):
+        return (
+            type(found) in (list, tuple)
+            and len(found) == len(expected)
+            and all(map(_same_value, found, expected))
+        )
+    if isinstance(expected, dict):
+        if type(found) is not dict:
+            return False
+        texts = {str(key): value for key, value in found.items()}
+        return texts.keys() == expected.keys() and all(
+            _same_value(texts[key], value) for key, value in expected.items()
+        )
+    if type(expected) is float and type(found) in (int, float):
+        near = math.isclose(found, expected, rel_tol=1e-9, abs_tol=1e-12)
+        return near or round(expected, 4) != expected == round(found, 5)
+    return type(found) is not Remote and found == expected
+
+
 def _prepare(
     session: _Session, job: dict[str, Any], setup: _Part, namespace: dict[str, Any]
 ) -> None:
@@ -269,6 +292,7 @@ def _prepare(
     if entry_point is not None and entry_point not in values:
         raise NameError(f"the solution does not define {entry_point}")
     namespace.update({name: value for name, value in values.items() if name in job["names"]})
+    namespace["_same_value"] = _same_value
     try:
         setup(namespace)
     except Exception as error:

@@ -38,7 +38,7 @@ from flowright.viewer.monitoring.snapshot import (
     kinds,
 )
 from flowright.viewer.rendering import svg
-from flowright.viewer.rendering.charts import ChartPanel, picture, scatter_marks
+from flowright.viewer.rendering.charts import picture, scatter_marks
 
 MARKED_DRIFT = 0.05  # judge less gold, as a share of the answers
 MORE: Sequence[tuple[str, str, Form]] = (
@@ -105,7 +105,8 @@ def accuracy_against_tokens(evaluation: Record, path: Path) -> Path:
     title = f"Gold accuracy, {evaluation['problems']} problems, 95 % intervals"
     title += ", simulated" if evaluation["simulated"] else ""
     key = [(dot.colour, f"{number} {dot.name}") for number, dot in enumerate(dots, 1)]
-    write_text(path, picture([ChartPanel(title, scatter_marks(dots, x, label) if x else [])], key))
+    drawing = svg.ChartDrawing(title, scatter_marks(dots, x, label) if x else [], key)
+    write_text(path, picture([drawing], key))
     return path
 
 
