@@ -116,7 +116,7 @@ async def test_a_service_that_refuses_everything_is_down() -> None:
         breaker = CircuitBreaker(judge, 5, 60.0)
         verdicts = await asyncio.gather(*map(breaker.judge, queries(160)))
     assert {(v.score, v.status) for v in verdicts} == {(None, "unavailable")}
-    assert breaker.opened == 1 and len(service.statuses) <= 20, "ten batches, a control each at most"
+    assert breaker.opened == 1 and len(service.statuses) <= 20, "ten batches and controls"
 
 
 async def test_one_huge_completion_goes_alone() -> None:
