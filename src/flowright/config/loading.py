@@ -221,6 +221,9 @@ def load_section(root: type[Root], path: Path | None, overrides: Sequence[str] =
 
 GONE = frozenset(
     {
+        "plan.trainer_gpus",
+        "plan.executor.tokens_per_second",
+        "plan.judge.tokens_per_second",
         "policy.vllm.load_seconds",
         "policy.warm_start.least_passed",
         "policy.warm_start.completions_per_prompt",
