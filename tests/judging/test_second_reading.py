@@ -22,7 +22,6 @@ from flowright.environments.rollout import reward_of
 from flowright.judging.attempts import READING_ATTEMPTS
 from flowright.judging.audit import audit
 from flowright.judging.build import build_judge
-from flowright.judging.measuring.judge_exam import section_for_exam
 from flowright.judging.rules import gate
 from flowright.judging.verdict import AnswerType, Criterion, JudgeQuery, Verdict
 from flowright.judging.wrappers import LONG, SHORT, neutral, shortened
@@ -429,8 +428,9 @@ async def test_a_model_is_shown_the_end_of_an_answer_that_is_too_long() -> None:
     assert model.answers == ["𓀀" * 24 + "42"]
 
 
-async def test_it_can_be_switched_off_and_the_exam_does() -> None:
-    assert section_for_exam(JudgeSection()).second_reading is False
+async def test_it_can_be_switched_off_and_a_fresh_query_does() -> None:
+    fresh = replace(ASKED, fresh=True)
+    assert (await build_judge(JudgeSection(), Baited()).judge(fresh)).status == "declined"
     for mode in ("judge", "rules_then_judge"):
         section = JudgeSection(second_reading=False, mode=mode)
         assert (await build_judge(section, Baited()).judge(ASKED)).status == "declined"

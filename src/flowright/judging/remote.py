@@ -4,6 +4,7 @@ A service that fails is a verdict with a status, never a 0 (law 1).
 """
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import time
@@ -44,6 +45,12 @@ _REFUSED = frozenset({"http_400", "http_413", "http_422"})
 _NEEDS_NO_CONTROL = _REFUSED | {"http_500"}  # the latter is mostly a service that is down
 _CONTROL = JudgeQuery("What is 2 + 2?", "4", "4", "number", key="control")
 
+_NO_SERVICE = (401, 403, 404, 405)
+"""Statuses of an address without a judge service, or of a wrong key."""
+
+# What a service that restarts, or the proxy before it, answers.
+_RESTARTING = frozenset({"unreachable", "connection", "http_502", "http_503", "http_504"})
+
 _log = logging.getLogger("JudgeReward")
 
 
@@ -79,6 +86,8 @@ class RemoteJudge:
             first_pause=FIRST_PAUSE,
             longest_pause=section.timeout,
             deadline=section.deadline,
+            away=_RESTARTING,
+            away_seconds=section.reconnect_seconds,
         )
         self._timeout = section.timeout
         self.counters = Counters((self.name,))
@@ -87,6 +96,7 @@ class RemoteJudge:
         self._sending: set[asyncio.Task[None]] = set()
         self._control: asyncio.Task[bool] | None = None
         self._orders = itertools.count()
+        self._down_since: float | None = None
         self.simulated = False  # as of the latest check
         self.notes: tuple[str, ...] = ()  # on its verdicts, as of the latest check
         self.asked = 0  # queries
@@ -113,8 +123,9 @@ class RemoteJudge:
             self._timer = loop.call_later(self._section.batch_timeout, self._flush)
         return await question.verdict
 
-    async def check(self) -> list[str]:
-        """Return why the service cannot be used, in a line; empty if it can."""
+    async def check(self, waits: bool = False) -> list[str]:
+        """Return why the service cannot be used, in a line; empty if it can. ``waits``: one that is
+        there and not ready is none."""
         try:
             response = await self._connection.ask("/health", self._key, CONNECT_SECONDS)
         except RequestError as error:
@@ -133,9 +144,26 @@ class RemoteJudge:
         limits = read_limits(response.content)
         self.simulated, self.notes = limits.simulated, limits.notes
         self._reach.obey(limits)
+        if response.status >= 500 and waits:
+            return []
+        if response.status in (200, 404, 405) and (limits.in_flight is None or self._key):
+            # Another server's page, or none, or a key to be tried: an empty batch is refused only
+            # where there is no judge service.
+            with contextlib.suppress(RequestError):
+                response = await self._connection.ask(
+                    "/batch_judge", self._key, CONNECT_SECONDS, body_of(())
+                )
+                if response.status not in _NO_SERVICE:
+                    return []
         if response.status == 200:
             return []
         return [status_error(response, self.name, "judge_url, api_key").message]
+
+    async def page(self, path: str) -> bytes | None:
+        """Return a page of the service, such as ``/trained_on``; None if it has none. Raises
+        RequestError without a reply."""
+        response = await self._connection.ask(path, self._key, CONNECT_SECONDS)
+        return response.content if response.status == 200 else None
 
     async def aclose(self) -> None:
         """Cancel questions in flight and close the connections."""
@@ -192,7 +220,7 @@ class RemoteJudge:
         try:
             while live:  # more than once if the window lets only a part through
                 call = RetriedCall(policy, live[0].body, counts, len(live), order)
-                await self._retries.run(call, partial(self._ask, call, live))
+                await self._retries.run(call, partial(self._ask, call, live, []))
                 live = [question for question in live if not question.verdict.done()]
             return
         except RequestError as error:
@@ -214,8 +242,11 @@ class RemoteJudge:
         if failure.kind not in _REFUSED and not others_pass:
             self._window.give_up(failure)  # later questions would only fail later
 
-    async def _ask(self, call: RetriedCall, batch: Sequence[_Question], _: Lease) -> None:
-        """Make one attempt, and resolve the answered questions. Raises RequestError."""
+    async def _ask(
+        self, call: RetriedCall, batch: Sequence[_Question], failed_at: list[float], _: Lease
+    ) -> None:
+        """Make one attempt, and resolve the answered questions. ``failed_at`` are the times of
+        earlier ones. Raises RequestError."""
         live = [question for question in batch if not question.verdict.done()][: call.granted]
         if not live:
             return
@@ -230,7 +261,11 @@ class RemoteJudge:
                 raise status_error(response, self.name, "judge_url, api_key")
         except RequestError as error:
             self._reach.learn_from(error, call, len(live), len(body), began)
+            if not self._waits_for_it(error, failed_at):
+                call.policy = replace(call.policy, away_seconds=0.0)
+            failed_at.append(time.monotonic())
             raise
+        self._down_since = None
         read = read_responses(response.content, [each.name for each in live], self.name)
         answered = 0
         for question, verdict in zip(live, read.verdicts, strict=True):
@@ -265,6 +300,19 @@ class RemoteJudge:
         except RequestError:
             return False
         return response.status == 200 and None not in read.verdicts
+
+    def _waits_for_it(self, error: RequestError, failed_at: Sequence[float]) -> bool:
+        """Return whether a service that fails so may be restarting: for ``reconnect_seconds`` of an
+        outage, unless others were served since the batch failed first."""
+        if error.kind not in _RESTARTING:
+            return True
+        if self._down_since is None:
+            self._down_since = time.monotonic()
+            seconds = self._section.reconnect_seconds
+            _log.warning("%s; waiting up to %g s for the service", error.message, seconds)
+        waited = time.monotonic() - self._down_since
+        others_pass = bool(failed_at) and self._window.answered_at > failed_at[0]
+        return waited < self._section.reconnect_seconds and not others_pass
 
     def _failed(self, error: RequestError, others_pass: bool, seconds: float) -> Verdict:
         status: Status = "unavailable"
