@@ -47,9 +47,11 @@ def test_the_file_of_models_is_made_from_its_example(
     assert "gpt-oss-120b" in load_models(models), "away from a checkout: the package's"
     assert not models.exists()
     models.parent.mkdir()
-    models.with_name("aflow_llm.yaml.example").write_text("models: {a: {base_url: http://a/v1}}")
+    models.with_name("aflow_llm.yaml.example").write_text(
+        "models: {a: {base_url: http://a/v1, model_name: a}}"
+    )
     assert [*load_models(models)] == ["a"]
-    models.write_text("models: {mine: {base_url: http://b/v1}}")
+    models.write_text("models: {mine: {base_url: http://b/v1, model_name: b}}")
     assert [*load_models(models)] == ["mine"]
     with pytest.raises(ConfigError, match=r"aflow_llm.yaml: .*no 'b'.*aflow_llm.yaml.example"):
         load_entries(models, {"b"})
