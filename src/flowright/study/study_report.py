@@ -22,12 +22,11 @@ from flowright.core.report import GridChart, ReportChart
 from flowright.core.statistics import Estimate
 from flowright.core.untrusted import one_line
 from flowright.runs.run_files import read_state
-from flowright.study.arm_comparison import CellSummary, ClaimOutcome
+from flowright.study.arm_comparison import CellSummary, ClaimOutcome, median
 from flowright.study.collect import Collected, Row
 from flowright.study.config import MEASURES, StudyConfig
 from flowright.study.detectors import Detector, Remedy
 from flowright.study.figures import Plots, heat_map, plots_of
-from flowright.study.inference import median
 from flowright.study.study_records import StudyJournal, read_claims
 from flowright.study.summary import (
     VERDICTS,

@@ -11,11 +11,16 @@ from flowright.core.report import LineChart, Series
 from flowright.core.untrusted import visible
 from flowright.viewer.attempts_page import attempts_table
 from flowright.viewer.layout import Column, Links, data_table, link, number, outcome_chip, text_cell
-from flowright.viewer.monitoring.attempt_groups import reward_arithmetic, reward_of
 from flowright.viewer.rendering.charts import chart_html
 from flowright.viewer.rendering.markup import Child, Html, el, table_row
 from flowright.viewer.rendering.record_blocks import code_block, text_block
-from flowright.viewer.rollout_records import combination_of, escape_surrogates, source_of
+from flowright.viewer.rollout_records import (
+    combination_of,
+    escape_surrogates,
+    reward_arithmetic,
+    reward_of,
+    source_of,
+)
 from flowright.viewer.search import Attempt, AttemptSearch
 from flowright.viewer.selection import Filter
 

@@ -10,7 +10,6 @@ from functools import cache
 from urllib.parse import quote
 
 from flowright.core.formatting import NOTHING, format_value
-from flowright.viewer.monitoring.report import strips
 from flowright.viewer.rendering.markup import (
     Child,
     Html,
@@ -25,6 +24,7 @@ from flowright.viewer.rendering.markup import (
 )
 from flowright.viewer.rollout_records import escape_surrogates
 from flowright.viewer.run_list import ViewedRun
+from flowright.viewer.run_report import strips
 from flowright.viewer.search import Attempt
 
 

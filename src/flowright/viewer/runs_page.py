@@ -15,14 +15,14 @@ from flowright.core.report import LineChart, ReportSection, Series, Spark
 from flowright.core.statistics import DIFFERENCE, RESAMPLES, Resampler, mean
 from flowright.core.untrusted import one_line
 from flowright.viewer.layout import Column, Links, data_table, link, number, text_cell
-from flowright.viewer.monitoring.sections import COLOURS, differing
-from flowright.viewer.monitoring.snapshot import DRIFT, Snapshot, measured_of, trend
 from flowright.viewer.rendering.charts import mark_html
 from flowright.viewer.rendering.markup import Child, Html, el, table_row
 from flowright.viewer.rendering.report import section_html
 from flowright.viewer.run_list import ViewedRun
 from flowright.viewer.search import Solved, solved_by_task
+from flowright.viewer.sections import COLOURS, differing
 from flowright.viewer.selection import Range, step_ids
+from flowright.viewer.snapshot import DRIFT, Snapshot, measured_of, trend
 
 MOST_DIFFERENCES = 12
 STATUS = {"finished": "good", "running": "plain"}

@@ -28,8 +28,10 @@ from flowright.core.report import (
     ScatterDot,
 )
 from flowright.core.untrusted import one_line
-from flowright.viewer.monitoring.sections import settings
-from flowright.viewer.monitoring.snapshot import (
+from flowright.viewer.rendering import svg
+from flowright.viewer.rendering.charts import picture, scatter_marks
+from flowright.viewer.sections import settings
+from flowright.viewer.snapshot import (
     ACCURACY,
     MEAN_REWARD,
     Measured,
@@ -37,8 +39,6 @@ from flowright.viewer.monitoring.snapshot import (
     has_rewards,
     kinds,
 )
-from flowright.viewer.rendering import svg
-from flowright.viewer.rendering.charts import picture, scatter_marks
 
 MARKED_DRIFT = 0.05  # judge less gold, as a share of the answers
 MORE: Sequence[tuple[str, str, Form]] = (
