@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from flowright.config.judge import JudgeSection
 from flowright.core import untrusted
-from flowright.core.blocks import Fact, Text
 from flowright.core.errors import FlowrightError
+from flowright.core.report import Fact, Text
 from flowright.criteria.constraints import (
     checkers,
     ifbench_counts,

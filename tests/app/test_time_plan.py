@@ -40,13 +40,13 @@ from flowright.environments.base import (
 )
 from flowright.environments.registry import load_config, make_config
 from flowright.runs.directory import RunDirectory
-from flowright.viewer.monitoring.report import write_report
+from flowright.viewer.run_report import write_report
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def configured(tmp_path: Path, *more: str) -> Config:
-    settings = [f"run.output_dir={tmp_path}", "plan.executor_gpus=2", "plan.trainer_gpus=1"]
+    settings = [f"run.output_dir={tmp_path}", "plan.executor_gpus=2"]
     return load_config(ROOT / "config/quickstart.yaml", [*settings, *more]).on("cpu")
 
 
@@ -196,14 +196,14 @@ def test_given_rates_make_it_known(tmp_path: Path) -> None:
     rates = (
         *("plan.sampler_tokens_per_second=1000", "plan.learner_tokens_per_second=1000"),
         *("plan.executor.call_seconds=2", "plan.judge.tokens_out=64"),
-        *("plan.judge.tokens_per_second=128", "plan.calls_per_attempt=4"),
+        *("plan.judge.call_seconds=1", "plan.calls_per_attempt=4"),
     )
     config = configured(tmp_path, *rates)
     environment = make_environment(config)
     tasks = environment.tasks()
     basis = asyncio.run(find_basis(config, environment, tasks))
     assert basis.figures["executor_calls"] == 4 and basis.call_seconds["executor"] == 2.0
-    assert basis.call_seconds["judge"] == pytest.approx(32.0)  # Little's law: 64 / 2 a second
+    assert basis.figures["judge_tokens_out"] == 64 and basis.call_seconds["judge"] == 1.0
     plan = make_plan(config, basis, len(tasks.val), 0)
     assert "seconds" in plan.total
     assert "time: at most" in "\n".join(plan_lines(plan))  # completions of the longest length

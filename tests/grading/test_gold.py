@@ -17,7 +17,6 @@ from flowright.grading import (
     extract_answer,
     gold_check,
     token_f1,
-    trusted_setup,
 )
 from flowright.grading.choices import chosen_label, same_date
 from flowright.grading.numbers import conclusion, lone_number
@@ -328,7 +327,6 @@ async def test_a_solution_cannot_redefine_a_helper_of_the_tests(sandbox: Sandbox
         entry_point="root",
         hidden_tests=["assert poly(root()) == 0"],
     )
-    assert "def poly" in trusted_setup(asked)
     assert (await gold_check(asked, asked.reference, sandbox)).correct
     forged = "def poly(x): return 0\ndef root(): return 1\n"
     assert (await gold_check(asked, forged, sandbox)).correct is False

@@ -97,7 +97,8 @@ def test_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_metrics_can_be_printed_before_the_first_reward() -> None:
-    with RewardSystem({"judge_url": "http://127.0.0.1:9", "max_retries": 0}) as reward_system:
+    gone = {"judge_url": "http://127.0.0.1:9", "max_retries": 0, "reconnect_seconds": 0}
+    with RewardSystem(gone) as reward_system:
         for asked in (False, True):
             if asked:
                 reward_system.reward("Q", "It is 42.", "42")

@@ -17,6 +17,7 @@ from flowright.core.checkout import here
 from flowright.core.command_line import on_signal, say
 from flowright.core.errors import RunPaused, UserError
 from flowright.core.files import disk_errors
+from flowright.runs.run_files import read_state
 
 if TYPE_CHECKING:
     from flowright.app.preflight_checks import Start
@@ -32,6 +33,11 @@ def train(config: Config, resume: bool = False) -> int:
 
     with on_signal(lambda: "nothing was started"):
         start = check_start(config, resume, _is_first())
+        run = config.run.output_dir / config.run.name
+        state = read_state(run) if resume else {}
+        if state.get("status") == "finished" and state.get("step") == start.config.grpo.steps:
+            say(console, f"finished  {run}, all {state['step']} steps; raise grpo.steps to go on")
+            return 0
         _load_libraries(console)
     from flowright.grpo.ranks import open_ranks
 
@@ -70,21 +76,22 @@ def _ray_worker(fields: dict[str, Any]) -> None:
 
 def _train(start: "Start", console: Console, ranks: "Ranks") -> int:
     from flowright.app.session import run_training
-    from flowright.viewer.monitoring.report import write_report
+    from flowright.viewer.run_report import write_report
 
     config = start.config
     run = config.run.output_dir / config.run.name
     try:
-        uvloop.run(run_training(start, console, ranks))
+        status = uvloop.run(run_training(start, console, ranks))
     except RunPaused:
         if ranks.is_first:
             write_report(run)  # what it shows is what has to be mended
         raise
-    if ranks.is_first:
-        report = write_report(run)
-        watch = here(f"bash monitor.sh {shlex.quote(str(run))}")
-        say(console, f"report    {report}\nwatch     {watch}")
-    return 0
+    if not ranks.is_first:
+        return 0  # torchrun ends the others at once where one of them fails
+    report = write_report(run)
+    watch = here(f"bash monitor.sh {shlex.quote(str(run))}")
+    say(console, f"report    {report}\nwatch     {watch}")
+    return status
 
 
 def evaluate(
@@ -127,7 +134,7 @@ def evaluate(
             _load_libraries(console)
             from flowright.app.comparison_tables import source_table
             from flowright.app.session import run_evaluation
-            from flowright.viewer.monitoring.before_after import accuracy_against_tokens
+            from flowright.viewer.before_after import accuracy_against_tokens
 
             comparison = uvloop.run(run_evaluation(evaluation, console))
             evaluation.ledger.finish(comparison.to_json())

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markdown import Markdown
 
 from flowright.app.preflight_checks import (
     check_checkpoint,
@@ -124,10 +125,11 @@ def show_papers(evaluation: Evaluation, data: Path | None, console: Console) -> 
         section.final_samples or section.samples,
         evaluation.problems_hash,
     )
-    table.print(console)
+    markdown = table.markdown()
+    console.print(Markdown(markdown))
     page, rows = folder / "papers.md", folder / "papers.json"
     with disk_errors(page):
-        write_text(page, table.markdown())
+        write_text(page, markdown)
     with disk_errors(rows):
         write_json(rows, table.to_json())
     for path in (page, rows):

@@ -288,10 +288,6 @@ def _completed(found: Basis, config: Config) -> Basis:
                 bounds.discard(f"{role}_{name}")
         if section.call_seconds is not None:
             seconds[role] = section.call_seconds
-        elif section.tokens_per_second is not None and figures.get(f"{role}_tokens_out"):
-            # Little's law, all places taken: seconds = requests in flight / calls a second.
-            written = figures[f"{role}_tokens_out"] / figures[f"{role}_calls"]
-            seconds[role] = config.llm.max_concurrency * written / section.tokens_per_second
     return replace(
         found,
         figures=figures,

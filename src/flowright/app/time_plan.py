@@ -213,7 +213,7 @@ def _seconds(
 
 
 def trainer_gpus(config: Config) -> int:
-    return config.plan.trainer_gpus or len(config.physical_gpus or ()) or 1
+    return len(config.physical_gpus or ()) or 1
 
 
 def usd_of(config: Config, total: Figures) -> dict[str, float | None]:

@@ -44,6 +44,9 @@ class JudgeServiceSection(Section):
     """Seconds per verdict, with all attempts and pauses."""
     max_retries: NonNegative = 3
     """Further attempts at a request; 429 counts as none."""
+    reconnect_seconds: NonNegativeFloat = 60.0
+    """Wait for a service that restarts: for so long after the first failure, failed connections,
+    502, 503 and 504 count as no attempts."""
 
 
 class AlarmSection(Section):

@@ -1,7 +1,7 @@
 """Exit statuses and signals of commands: mistakes that the user can mend end with a line, never
 with a traceback; a bug keeps its traceback.
 
-Ctrl-C and SIGTERM are answered at once, by a line on what is kept and how to resume
+Ctrl-C, SIGTERM and SIGHUP are answered at once, by a line on what is kept and how to resume
 (:func:`on_signal`), and end the command by KeyboardInterrupt; the second one ends it for sure.
 """
 
@@ -12,6 +12,7 @@ import inspect
 import io
 import os
 import signal
+import stat
 import sys
 import threading
 import time
@@ -95,9 +96,9 @@ def at_least_one(text: str) -> int:
 
 
 def run_command(main: Callable[[], int], signals: bool = True) -> int:
-    """The exit status of ``main``, or of how it ended: 2 for what the user can mend (a UserError's
-    own status, the disk), 130 for Ctrl-C and 143 for SIGTERM, 0 where the reader of a pipe has seen
-    enough. ``signals``: False where ``main`` hears them itself."""
+    """Return the exit status of ``main``, or of how it ended: 2 for what the user can mend (a
+    UserError's own status, the disk), 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP, 0 where the
+    reader of a pipe has seen enough. ``signals``: False where ``main`` handles them itself."""
     _complete_streams()
     with _handled_signals() if signals else nullcontext():
         try:
@@ -165,8 +166,7 @@ def _handled_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, _hear) for number in numbers}
+    before = {number: signal.signal(number, _hear) for number in stop_signals()}
     _received.number = None
     try:
         yield
@@ -176,9 +176,27 @@ def _handled_signals() -> Iterator[None]:
                 signal.signal(number, handler)
 
 
+def stop_signals() -> tuple[signal.Signals, ...]:
+    """Return the signals that stop a command: SIGHUP unless it is ignored, as under ``nohup``."""
+    ends = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+    return (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if ends else []))
+
+
+def leave_terminal(number: int) -> None:
+    """After SIGHUP write nowhere if the terminal is gone: any line would be an error."""
+    if number != signal.SIGHUP:
+        return
+    for stream in (1, 2):
+        if stat.S_ISCHR(os.fstat(stream).st_mode) and not os.isatty(stream):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream)
+            os.close(nowhere)
+
+
 def _hear(number: int, frame: FrameType | None) -> None:
     now = time.monotonic()
     if _received.number is None:
+        leave_terminal(number)
         _received.number, _received.at = number, now
         line = _received.line()
         kept = f"; {line}" if line else ""

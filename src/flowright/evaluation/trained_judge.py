@@ -27,6 +27,7 @@ from flowright.config.policy import PolicySection
 from flowright.config.root import JudgeServerConfig
 from flowright.core.errors import ConfigError, DataError
 from flowright.core.files import check_writable, write_json
+from flowright.data.contamination import TrainedOn
 from flowright.data.preferences import Pair
 from flowright.data.task import Task
 from flowright.environments.judging.frame_judge import (
@@ -212,7 +213,8 @@ def load_trained_judge(config: JudgeServerConfig) -> Backend:
         judge = ServedScalarJudge(found.name, scorer, found.calibration, config.judge)
     else:
         judge = _frame_judge(found, loaded, config.judge, section)
-    return lambda: _in_process(config.judge, judge)
+    record = TrainedOn.gathered({section.folder, found.place})
+    return lambda: _in_process(config.judge, judge, record)
 
 
 def _frame_judge(
@@ -225,12 +227,12 @@ def _frame_judge(
 
 @asynccontextmanager
 async def _in_process(
-    section: JudgeSection, judge: FrameJudge | ServedScalarJudge
+    section: JudgeSection, judge: FrameJudge | ServedScalarJudge, record: TrainedOn | None
 ) -> AsyncIterator[tuple[OpenJudge, Ready]]:
     async def ready() -> list[str]:
         return []
 
-    yield OpenJudge(build_judge(section, judge), None, (), judge.notes), ready
+    yield OpenJudge(build_judge(section, judge), None, (), judge.notes, record), ready
 
 
 @asynccontextmanager
@@ -250,7 +252,9 @@ async def _at_server(
     try:
         writer = ServerWriter(client.as_role("judge"), config.judge)
         judge = FrameJudge(found.name, writer, chosen_form(found.form, section), config.judge)
-        yield OpenJudge(build_judge(config.judge, judge), None, (), judge.notes), client.check
+        record = TrainedOn.gathered({found.source.folder, found.place})
+        built = build_judge(config.judge, judge)
+        yield OpenJudge(built, None, (), judge.notes, record), client.check
     finally:
         await client.aclose()
 

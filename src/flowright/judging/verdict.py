@@ -51,6 +51,8 @@ class JudgeQuery:
     the trusted process, such as the outcome of a test run; ``instruction`` replaces the wording's
     verbatim; ``key`` names the sample and seeds the requests. ``own_check`` is the finding of the
     task's own verifier, if it has one (``open``: undecided): only rules see it, no model does.
+    ``fresh`` asks for the judge's own verdict, to measure it: no cache, no circuit breaker and no
+    second reading answers in its place.
     """
 
     question: str
@@ -64,6 +66,7 @@ class JudgeQuery:
     instruction: str = ""
     key: str = ""
     own_check: Literal["right", "wrong", "open"] | None = None
+    fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)

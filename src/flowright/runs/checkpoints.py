@@ -15,8 +15,8 @@ from flowright.core.files import write_json
 FORMAT = 2
 """Format of a checkpoint's files; a manifest without one is of format 1."""
 
-BEST_BY = ("val/gold", "val/reward", "val/judge", "val/accuracy")
-"""Metrics that evaluations are compared by: gold; the mean reward where rewards are graded; the
+BEST_BY = ("val/reward", "val/gold", "val/judge", "val/accuracy")
+"""Metrics that evaluations are compared by: the mean reward where rewards are graded; gold; the
 judge where nothing has a known answer; the share of pairs that a judge ranks as people did."""
 
 BEST = "best.json"

@@ -223,12 +223,14 @@ class Sandbox:
         entry_point: str | None,
         limits: Limits | None = None,
         wall_seconds: float | None = None,
+        reference: str = "",
     ) -> TestReport:
         """Grade a solution by tests that it cannot see, in order, after ``setup``.
 
         ``tests`` are Python source that uses the solution's names (``assert add(1, 2) == 3``, or a
         ``def check(candidate)`` with its call); a test that raises fails. The names that setup and
-        tests use and do not define, and ``entry_point``, are the solution's. Or they are tests of
+        tests use and do not define are the ``reference``'s if it has them, else the solution's;
+        ``entry_point`` is the solution's. Or they are tests of
         input and output (:class:`~flowright.sandbox.programs.IOTest`): the solution is run as a
         program once for each, until one exceeds a limit; all together may use ten times the CPU
         time of one. ``wall_seconds`` shortens the limits'. Raises ValueError when there is no test
@@ -239,7 +241,8 @@ class Sandbox:
         """
         if not tests:
             raise ValueError("a solution cannot be checked without tests")
-        asked = (solution, setup, tuple(tests), entry_point, self._limits(limits, wall_seconds))
+        room = self._limits(limits, wall_seconds)
+        asked = (solution, setup, tuple(tests), entry_point, reference, room)
         key = blake2b(repr(asked).encode("utf-8", "surrogatepass")).digest()
         return await self._checked.get(key, lambda: self._check_all(*asked))
 
@@ -304,6 +307,7 @@ class Sandbox:
         setup: str,
         tests: tuple[str, ...],
         entry_point: str | None,
+        reference: str,
         limits: Limits,
     ) -> TestReport:
         """Check by tests of any form; those of programs come last."""
@@ -312,7 +316,7 @@ class Sandbox:
         others = tuple(source for source in tests if source not in programs)
         reports = []
         if others:
-            asked = (solution, setup, others, entry_point, limits)
+            asked = (solution, setup, others, entry_point, reference, limits)
             reports.append(await self._twice(lambda again: self._check(*asked, again)))
         if programs:
             reports.append(await self._check_program(solution, programs, limits))
@@ -353,26 +357,29 @@ class Sandbox:
         setup: str,
         tests: tuple[str, ...],
         entry_point: str | None,
+        reference: str,
         limits: Limits,
         again: bool,
     ) -> TestReport:
         sources, tests = tests, tuple(as_python(source, entry_point) for source in tests)
-        names = suite_names(setup, tests, entry_point)
+        names = suite_names(setup, tests, entry_point, reference)
         # The tests spend time on the solution's data, too: twice its limit is theirs.
         own = replace(limits, cpu_seconds=2 * limits.cpu_seconds)
-        asked = {"names": names.solution, "modules": names.modules, "entry_point": entry_point}
+        asked = {**asdict(names), "names": names.solution, "entry_point": entry_point}
+        asked["reference"] = reference
         suite = {"role": "suite", "setup": setup, "tests": tests, "limits": asdict(own), **asked}
         served = {
             "role": "solution",
             "source": solution,
             "names": names.solution,
+            "shared": names.shared,
             "method": entry_point if tests != sources else None,
             "limits": asdict(limits),
         }
         with contextlib.ExitStack() as files:
             verdict = _memory_file(b"", files)
             orders = [_memory_file(json.dumps(job).encode(), files) for job in (served, suite)]
-            kind = packages_for("\n".join([solution, setup, *tests]))
+            kind = packages_for("\n".join([solution, setup, reference, *tests]))
             async with self._worker(kind, again) as worker:
                 with contextlib.ExitStack() as channel:  # the children's alone once they are forked
                     ends = socket.socketpair()

@@ -115,6 +115,7 @@ class CodeRunner(Protocol):
         entry_point: str | None,
         *,
         wall_seconds: float | None = None,
+        reference: str = "",
     ) -> TestReport: ...
 
 
@@ -246,7 +247,12 @@ class CallContext:
         longest = self.budget.limits.check_seconds
         async with self.budget.execution():
             report = await self.sandbox.check(
-                whole, task.test_setup, tests, task.entry_point, wall_seconds=longest
+                whole,
+                task.test_setup,
+                tests,
+                task.entry_point,
+                wall_seconds=longest,
+                reference=task.reference,
             )
         self.served_seconds += min(report.seconds, longest)
         shown = f"{report.count} of {len(report.results)} tests passed ({report.status})"

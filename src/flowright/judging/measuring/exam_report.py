@@ -293,6 +293,12 @@ def _agreement(record: Record) -> ReportSection:
         ReportTable(["", *heads], rows),
         ReportTable(type_heads, by_type, where="terminal"),
     ]
+    if record["service"]["source"].get("cache"):
+        note = (
+            "Verdicts came from the service's cache, so how often they repeat is not known: it "
+            "ignores `fresh`."
+        )
+        blocks.append(Note(note))
     if not record.get("graded"):
         note = (
             "Scores are 0 or 1 alone, so the calibration error is the share of errors, and there "

@@ -26,7 +26,8 @@ from flowright.config.root import JudgeServerConfig
 from flowright.core.errors import ConfigError
 from flowright.core.net import DrainingServer, listen, url_of
 from flowright.core.plugins import load
-from flowright.judging.build import OpenJudge, open_judge
+from flowright.data.contamination import TrainedOn
+from flowright.judging.build import OpenJudge, model_folders, open_judge
 from flowright.judging.payloads import read_verdict, shown_answer_type
 from flowright.judging.reward.runtime import plain
 from flowright.judging.service.app import SIMULATED_NOTICE, Ready, create_app
@@ -126,7 +127,8 @@ async def open_backend(config: JudgeServerConfig) -> AsyncIterator[tuple[OpenJud
             return [problem for problems in found for problem in problems]
 
         await opened.check()  # also finds out whether a service is simulated
-        yield opened, ready
+        record = TrainedOn.gathered(model_folders(config.llm.file, config.models))
+        yield replace(opened, trained_on=record), ready
 
 
 def run(
@@ -177,9 +179,13 @@ def _serve(
 
         async def serve() -> None:
             async with backend as (opened, ready):
-                simulated = opened.simulated
                 app = create_app(
-                    opened.judge, settings, ready=ready, simulated=simulated, notes=opened.notes
+                    opened.judge,
+                    settings,
+                    ready=ready,
+                    simulated=opened.simulated,
+                    notes=opened.notes,
+                    trained_on=opened.trained_on,
                 )
                 server = DrainingServer(app, app.state.traffic.drain, settings.drain_seconds, say)
                 for line in _greeting(settings, opened, mode, listener.getsockname()[1]):

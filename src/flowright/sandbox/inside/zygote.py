@@ -299,7 +299,7 @@ def _perform(job: dict[str, Any]) -> int:
     if job["role"] == "run":
         return solution.run_program(job["source"])
     if job["role"] == "solution":
-        return solution.serve_solution(job["source"], job["names"], job["method"], 3)
+        return solution.serve_solution(job, 3)
     return suite.run_suite(job, 3, 4)
 
 
