@@ -40,7 +40,7 @@ from flowright.environments.base import (
 )
 from flowright.environments.registry import load_config, make_config
 from flowright.runs.directory import RunDirectory
-from flowright.viewer.monitoring.report import write_report
+from flowright.viewer.run_report import write_report
 
 ROOT = Path(__file__).resolve().parents[2]
 

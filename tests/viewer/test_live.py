@@ -24,11 +24,18 @@ from rich.console import Console
 
 from flowright.core.errors import RunError
 from flowright.core.formatting import duration
-from flowright.viewer.monitoring.live import find_run, read_keys
-from flowright.viewer.monitoring.screen import Screen, View
-from flowright.viewer.monitoring.server_health import Health, Watch, ask, read_metrics_page
-from flowright.viewer.monitoring.snapshot import Snapshot, load_rollouts, take_snapshot
+from flowright.viewer.live import (
+    Health,
+    Watch,
+    ask,
+    find_run,
+    load_of,
+    read_keys,
+    read_metrics_page,
+)
 from flowright.viewer.rendering.terminal import ASCII, UNICODE, sparkline
+from flowright.viewer.screen import Screen, View
+from flowright.viewer.snapshot import Snapshot, load_rollouts, take_snapshot
 
 monitor = command("monitor")
 ROOT = Path(__file__).resolve().parents[2]
@@ -381,7 +388,8 @@ def test_a_server_is_asked_and_one_that_is_gone_is_said(url: str) -> None:
     assert gone.running is None and "refused" in gone.trouble
     assert ask("nonsense").trouble
     health = Watch([url, "http://127.0.0.1:1"]).look()
-    screen = Screen(Snapshot(Path("run"), {"step": 1, "steps": 2}, ({"step": 1},)), health=health)
+    loads = [load_of(*each) for each in health.items()]
+    screen = Screen(Snapshot(Path("run"), {"step": 1, "steps": 2}, ({"step": 1},)), loads=loads)
     lines = [line.plain for line in screen.lines(200, None, UNICODE)]
     assert any("15 running, 4 waiting, KV cache 75.0 %" in line for line in lines)
     assert any("127.0.0.1:1" in line and "refused" in line for line in lines)

@@ -20,11 +20,11 @@ from flowright.core.errors import RunError, UserError
 from flowright.core.files import write_json
 from flowright.runs.run_files import rollouts_path, write_rollouts
 from flowright.viewer.exports import export_pages
-from flowright.viewer.monitoring.live import screen_of, summary
-from flowright.viewer.monitoring.report import write_report
-from flowright.viewer.monitoring.snapshot import Snapshot, Watcher
+from flowright.viewer.live import screen_of, summary
 from flowright.viewer.run_list import RunList
+from flowright.viewer.run_report import write_report
 from flowright.viewer.server import create_app
+from flowright.viewer.snapshot import Snapshot, Watcher
 
 ODD = (None, 5, "x", [5], {"a": 1}, 10**400)
 Path_ = tuple[Any, ...]

@@ -76,7 +76,7 @@ def _ray_worker(fields: dict[str, Any]) -> None:
 
 def _train(start: "Start", console: Console, ranks: "Ranks") -> int:
     from flowright.app.session import run_training
-    from flowright.viewer.monitoring.report import write_report
+    from flowright.viewer.run_report import write_report
 
     config = start.config
     run = config.run.output_dir / config.run.name
@@ -134,7 +134,7 @@ def evaluate(
             _load_libraries(console)
             from flowright.app.comparison_tables import source_table
             from flowright.app.session import run_evaluation
-            from flowright.viewer.monitoring.before_after import accuracy_against_tokens
+            from flowright.viewer.before_after import accuracy_against_tokens
 
             comparison = uvloop.run(run_evaluation(evaluation, console))
             evaluation.ledger.finish(comparison.to_json())

@@ -44,7 +44,7 @@ def monitor(options: argparse.Namespace) -> int:
 
     It only reads the run's files; ending the monitor does not end the run.
     """
-    from flowright.viewer.monitoring.live import monitor
+    from flowright.viewer.live import monitor
 
     given = vars(options)
     return monitor(given.pop("run"), **given)
@@ -120,8 +120,8 @@ def view(options: argparse.Namespace) -> int:
 
 def report(options: argparse.Namespace) -> int:
     """Write a run's report.html again, finished or not, and print its path."""
-    from flowright.viewer.monitoring.live import find_run
-    from flowright.viewer.monitoring.report import write_report
+    from flowright.viewer.live import find_run
+    from flowright.viewer.run_report import write_report
 
     print(write_report(find_run(options.run, options.output_dir)))
     return 0

@@ -35,7 +35,7 @@ from flowright.runs.run_files import (
 from flowright.study.cells import StudyRun
 from flowright.study.config import OF_SHORTCUT, PRESENTATIONS
 from flowright.study.study_records import StudyJournal, is_finished
-from flowright.viewer.monitoring.snapshot import edge, is_ours, merge_steps
+from flowright.viewer.snapshot import edge, is_ours, merge_steps
 
 Row = dict[str, Any]
 

@@ -20,7 +20,6 @@ from flowright.viewer.attempt_page import attempt_body
 from flowright.viewer.attempts_page import attempts_table
 from flowright.viewer.group_page import group_body
 from flowright.viewer.layout import Links, notes_of, page_file, viewer_page
-from flowright.viewer.monitoring.snapshot import Snapshot
 from flowright.viewer.rendering.markup import Child, el
 from flowright.viewer.rollout_records import (
     NONE,
@@ -35,6 +34,7 @@ from flowright.viewer.run_page import run_body
 from flowright.viewer.runs_page import runs_body
 from flowright.viewer.search import Attempt, AttemptSearch
 from flowright.viewer.selection import Filter, merge_query
+from flowright.viewer.snapshot import Snapshot
 
 MOST_HELD = 20_000
 """Attempts of one parquet file or log, which are made in memory; JSON Lines have no limit."""

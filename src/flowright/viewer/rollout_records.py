@@ -1,4 +1,5 @@
-"""Rollout records in a run's files, and what the index keeps of each.
+"""Rollout records in a run's files, what the index keeps of each, and the facts that every screen
+shows of it.
 
 Reading is forgiving where a file may be half written or half copied: whole lines are read, the
 others counted. Records of any environment will do: a missing value is None, or "-" among names.
@@ -17,7 +18,8 @@ import zstandard
 from pydantic_core import from_json
 
 from flowright.core.errors import Blame, UserError
-from flowright.core.formatting import Record, is_number, object_of, objects_in
+from flowright.core.formatting import Record, duration, is_number, object_of, objects_in
+from flowright.core.report import Fact
 from flowright.core.untrusted import one_line
 from flowright.runs.run_files import rollout_steps, rollouts_path
 
@@ -324,3 +326,77 @@ def _whole(value: object) -> int | None:
 
 def _hash(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
+
+
+# --- the facts of a record ------------------------------------------------------------------------
+
+
+def reward_of(rollout: Record) -> float | None:
+    """The reward, None where the attempt was not scored (law 1)."""
+    value = object_of(rollout, "reward").get("value")
+    return float(value) if is_number(value) else None
+
+
+def record_facts(record: Record) -> list[Fact]:
+    """Reward, failure, the judge's verdict and gold's, and their difference."""
+    found = [Fact("Reward", reward_arithmetic(record))]
+    failure, verdict, gold = (object_of(record, key) for key in ("failure", "verdict", "gold"))
+    if failure:
+        whose = "ours" if failure.get("blame") == "infrastructure" else "the policy's"
+        line = f", line {failure['line']}" if failure.get("line") else ""
+        message = failure.get("message") or ""
+        found.append(Fact("Failed", f"{failure.get('reason')} ({whose}{line}): {message}"))
+    if verdict:
+        found.append(verdict_fact("Judge", verdict))
+    if gold:
+        both = (gold.get("correct"), verdict.get("correct"))
+        differs = None not in both and both[0] != both[1]
+        text = f"{_finding(gold, 'no check')} by {gold.get('method')}"
+        alarm = "differs from the judge" if differs else ""
+        found.append(Fact("Gold", text, str(gold.get("detail") or ""), alarm))
+        if gold.get("evidence") not in (None, "", gold.get("detail")):
+            found.append(Fact("Evidence", str(gold["evidence"])))
+    return found
+
+
+def verdict_fact(name: str, verdict: Record) -> Fact:
+    """A verdict with its judge and cost; the reason as its detail."""
+    text = _finding(verdict, str(verdict.get("status")))
+    if is_number(verdict.get("score")):
+        text += f", score {verdict['score']:g}"
+    attempts, usage = verdict.get("attempts"), object_of(verdict, "usage")
+    how = [str(verdict[key]) for key in ("judge", "source") if verdict.get(key)]
+    how.append("1 attempt" if attempts == 1 else f"{attempts} attempts")
+    if is_number(verdict.get("seconds")) and verdict["seconds"]:
+        how.append(duration(verdict["seconds"]))
+    tokens = [n for key in ("prompt_tokens", "completion_tokens") if is_number(n := usage.get(key))]
+    if len(tokens) == 2 and any(tokens):
+        how.append(f"{tokens[0]:,} tokens in, {tokens[1]:,} out")
+    parts = object_of(verdict, "parts").items()
+    how += [f"{part} {value:.2f}" for part, value in parts if is_number(value)]
+    return Fact(name, f"{text} ({', '.join(how)})", str(verdict.get("reason") or ""))
+
+
+def _finding(opinion: Record, otherwise: str) -> str:
+    correct = opinion.get("correct")
+    return otherwise if correct is None else "right" if correct else "wrong"
+
+
+def reward_arithmetic(record: Record) -> str:
+    """``right 1.00 - cost 0.04 = 0.96``, with the advantage; a sentence where there is no
+    reward."""
+    value = reward_of(record)
+    if value is None:
+        return "no reward: our failure, the attempt left its group's statistics"
+    known = object_of(object_of(record, "reward"), "parts")
+    parts = [(name, part) for name, part in known.items() if is_number(part)]
+    parts = [(name, part) for name, part in parts if part] or parts[:1]  # zeros add nothing
+    text = f"{value:.2f}"
+    if parts:
+        first, *rest = parts
+        terms = [f"{first[0]} {first[1]:.2f}"]
+        terms += [f"{'-' if part < 0 else '+'} {name} {abs(part):.2f}" for name, part in rest]
+        adds_up = abs(sum(part for _, part in parts) - value) < 5e-3
+        text = f"{' '.join(terms)} = {text}" if adds_up else f"{text} (of {' '.join(terms)})"
+    advantage = record.get("advantage")
+    return text if not is_number(advantage) else f"{text}; advantage {advantage:+.2f}"
