@@ -5,15 +5,18 @@ import asyncio
 import random
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
 import pytest
 from hypothesis import given, strategies as st
 from judge_doubles import Step, in_form, reply, unavailable
+from llm_standin import Seen, StandIn, good, http, problem, stream
 
 from flowright.config.judge import JudgeSection
+from flowright.config.llm import LlmSection, ModelEntry
 from flowright.config.workflow import RewardSection
 from flowright.environments.rollout import reward_of
 from flowright.judging.attempts import READING_ATTEMPTS
@@ -23,6 +26,7 @@ from flowright.judging.rules import gate
 from flowright.judging.verdict import AnswerType, Criterion, JudgeQuery, Verdict
 from flowright.judging.wrappers import LONG, SHORT, neutral, shortened
 from flowright.llm.chat import ChatReply, ChatRequest, RequestRefused, Usage
+from flowright.llm.client import ChatClient
 from flowright.llm.context import most_tokens
 
 BAIT = "xyzzy"
@@ -80,7 +84,7 @@ class Baited:
 
 def attempts(fault: str) -> int:
     """Of a first reading."""
-    return {"declined": 2, "filtered": 2, "refused": 3}.get(fault, 4)
+    return {"declined": 2, "filtered": 2}.get(fault, 4)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -93,7 +97,7 @@ async def test_a_bait_beside_the_answer_is_not_read_again(fault: str) -> None:
         assert verdict.source == "second_reading"
         assert "(first reading: " in verdict.reason
         assert model.answers[-1] == text
-        assert verdict.attempts == verdict.usage.calls + (fault == "refused") * 3
+        assert verdict.attempts == verdict.usage.calls + (fault == "refused") * 4
         assert len(model.requests) == attempts(fault) + 1
         assert model.requests[-1].max_tokens == 2 * JudgeSection().max_tokens
 
@@ -309,6 +313,78 @@ async def test_a_server_too_slow_for_the_configured_tokens_is_not_asked_for_fewe
     model = Slow(lambda request: reply("", "stop", tokens=10))
     await build_judge(JudgeSection(max_attempts=3), model).judge(ASKED)
     assert min(request.max_tokens or 0 for request in model.requests) == JudgeSection().max_tokens
+
+
+# Refusals by a real server, between the client and the judge.
+
+PAGE = b"<html><h1>Request blocked</h1></html>"
+GATEWAY = {
+    **{str(n): problem(n, "flagged") for n in (302, 400, 401, 402, 403, 404, 409, 410, 451, 500)},
+    "403, a page": http(403, PAGE),
+    "200, a page": http(200, PAGE),
+    "200, an error": http(200, b'{"error": {"message": "flagged", "code": 403}, "choices": null}'),
+    "200, an error in a stream": stream({"error": {"message": "flagged"}}),
+    "204": http(204, b""),
+}
+
+
+@asynccontextmanager
+async def behind_gateway(choose: Callable[[str], bytes | None]) -> AsyncIterator[tuple]:
+    """A judge with a breaker, and its server, which ``choose`` may interrupt by the prompt."""
+
+    def answer(seen: Seen) -> bytes:
+        text = seen.json["messages"][-1]["content"]
+        found = SHOWN.search(text)
+        asked = ChatRequest((), response_format=seen.json.get("response_format"))
+        said = in_form(asked, found is not None and "42" in found[2])
+        return choose(text) or good(said)
+
+    section = LlmSection(backoff_seconds=0.001, reconnect_seconds=0)
+    async with StandIn(choose=answer) as server:
+        entry = ModelEntry(base_url=server.url, model_name="m")
+        client = ChatClient("big", entry, section)
+        yield build_judge(JudgeSection(breaker_threshold=2, breaker_seconds=60), client), server
+        await client.aclose()
+
+
+FLAGGED = replace(ASKED, answer_type="free_text")
+
+
+@pytest.mark.parametrize("kind", GATEWAY)
+async def test_an_answer_that_a_gateway_refuses_is_wrong_and_closes_it_for_nobody(
+    kind: str,
+) -> None:
+    async with behind_gateway(lambda text: GATEWAY[kind] if BAIT in text else None) as (judge, _):
+        for n in range(2):
+            verdict = await judge.judge(replace(FLAGGED, key=f"{n}"))
+            assert (verdict.source, verdict.score) == ("floor", 0.0), verdict.reason
+        assert (await judge.judge(replace(FLAGGED, answer="42"))).source == "llm"
+        rescued = await judge.judge(replace(BESIDE, answer_type="span"))
+        assert (rescued.source, rescued.score) == ("second_reading", 1.0)
+
+
+@pytest.mark.parametrize("kind", ["401", "404", "200, a page", "500"])
+async def test_a_gateway_that_refuses_everything_is_ours_and_opens_the_breaker(kind: str) -> None:
+    async with behind_gateway(lambda text: GATEWAY[kind]) as (judge, server):
+        for n in range(9):
+            verdict = await judge.judge(replace(FLAGGED, answer="41", key=f"{n}"))
+            assert (verdict.status, verdict.score) == ("unavailable", None)
+        assert len(server.seen) <= 4 if kind in ("401", "404") else 2 * 2 * 4 * 5
+        assert "Circuit breaker open" in verdict.reason
+
+
+async def test_a_key_that_is_revoked_between_the_readings_floors_nobody() -> None:
+    for last in range(1, 24):
+        count = 0
+
+        def choose(text: str, last: int = last) -> bytes | None:
+            nonlocal count
+            count += 1
+            return GATEWAY["403"] if BAIT in text or count > last else None
+
+        async with behind_gateway(choose) as (judge, _):
+            verdict = await judge.judge(FLAGGED)
+        assert verdict.score is None or last > 20, last
 
 
 # What is read again.

@@ -18,6 +18,7 @@ from flowright.llm.chat import (
     ChatReply,
     ChatRequest,
     Message,
+    NoCompletion,
     RequestRefused,
     ServerMisconfigured,
     Usage,
@@ -511,6 +512,45 @@ async def test_the_proxy_is_used_unless_no_proxy_names_the_host(monkeypatch: pyt
         one_try = FAST.model_copy(update={"attempts": 1})
         await refusal(base_url="http://model.invalid/v1", no_proxy="model.invalid", section=one_try)
         assert len(proxy.seen) == 1
+
+
+async def test_a_text_that_every_key_is_refused_for_costs_no_key():
+    def choose(seen):
+        key = seen.headers["authorization"]
+        is_refused = "flagged" in seen.body.decode() or key == "Bearer a"
+        return problem(403, "not with this") if is_refused else good()
+
+    async with StandIn(choose=choose) as server:
+        client = client_for(server, api_key=("a", "b", "c"))
+        flagged = ChatRequest((Message("user", "flagged"),))
+        for _ in range(3):
+            with pytest.raises(ServerMisconfigured):
+                await client.chat(flagged)
+            assert (await client.chat(ASK)).text == "fine"
+        asked = len(server.seen)
+        for _ in range(4):
+            assert (await client.chat(ASK)).attempts == 1, "a is known to be bad"
+        await client.aclose()
+    assert len({seen.headers["authorization"] for seen in server.seen[asked:]}) == 2
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind"),
+    [
+        (http(200, b"<html>blocked</html>"), NoCompletion),
+        (problem(500, "unexpected tokens remaining in message header"), NoCompletion),
+        (problem(409, "no"), NoCompletion),
+        (problem(451, "no"), ServerMisconfigured),
+        (problem(400, "no"), RequestRefused),
+        (problem(503, "no"), FailureError),
+        (DROP, FailureError),
+    ],
+)
+async def test_a_server_that_answers_is_told_from_one_that_is_down(reply: object, kind: type):
+    async with StandIn(rest=reply) as server:
+        with pytest.raises(FailureError) as caught:
+            await ask(server)
+    assert type(caught.value) is kind
 
 
 # Reading bodies.

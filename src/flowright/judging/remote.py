@@ -32,6 +32,7 @@ from flowright.llm.transport import (
     CONNECT_SECONDS,
     Connection,
     RequestError,
+    is_refusal,
     misplaced,
     status_error,
 )
@@ -39,11 +40,10 @@ from flowright.llm.transport import (
 FIRST_PAUSE = 0.25  # seconds
 ROLE = "judge_service"
 
-# Refusals that one question of a batch may cause for all.
+# Refusals of the request, whatever else is served.
 _REFUSED = frozenset({"http_400", "http_413", "http_422"})
-
-_NO_SERVICE = (401, 403, 404, 405)
-"""Statuses of an address without a judge service, or of a wrong key."""
+_NEEDS_NO_CONTROL = _REFUSED | {"http_500"}  # the latter is mostly a service that is down
+_CONTROL = JudgeQuery("What is 2 + 2?", "4", "4", "number", key="control")
 
 # What a service that restarts, or the proxy before it, answers.
 _RESTARTING = frozenset({"unreachable", "connection", "http_502", "http_503", "http_504"})
@@ -66,9 +66,10 @@ class RemoteJudge:
     Queries wait up to ``batch_timeout`` to be batched, at most ``max_batch_size`` in a request and
     ``max_concurrent_requests`` requests at a time, or fewer by the service's own limits
     (:class:`~flowright.judging.remote_limits.Reach`). A service without room (429, 503 with
-    ``Retry-After``) is retried up to ``deadline``, which runs from a question's first turn. A
-    refused batch is halved until only the question at fault is refused. ``counters`` counts the
-    requests.
+    ``Retry-After``) is retried up to ``deadline``, which runs from a question's first turn. A batch
+    that is refused while others are served is halved until only the question at fault is
+    ``refused``; if none is in flight, a control question shows whether others are. ``counters``
+    counts the requests.
     """
 
     def __init__(self, section: JudgeServiceSection) -> None:
@@ -92,6 +93,7 @@ class RemoteJudge:
         self._waiting: list[_Question] = []
         self._timer: asyncio.TimerHandle | None = None
         self._sending: set[asyncio.Task[None]] = set()
+        self._control: asyncio.Task[bool] | None = None
         self._orders = itertools.count()
         self._down_since: float | None = None
         self.simulated = False  # as of the latest check
@@ -150,7 +152,13 @@ class RemoteJudge:
                 response = await self._connection.ask(
                     "/batch_judge", self._key, CONNECT_SECONDS, body_of(())
                 )
-                if response.status not in _NO_SERVICE:
+                if response.status in (404, 405):
+                    mend = "a large model's is an entry of llm.file"
+                    return [
+                        f"{self.name}: no judge service is there ({response.status} to "
+                        f"/batch_judge); set judge_url to the address of one, {mend}"
+                    ]
+                if response.status not in (401, 403):
                     return []
         if response.status == 200:
             return []
@@ -168,9 +176,10 @@ class RemoteJudge:
             self._timer.cancel()
         for question in self._waiting:
             question.verdict.cancel()
-        for task in self._sending:
+        tasks = {*self._sending, *filter(None, [self._control])}
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._sending, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._reach.aclose()
         await self._connection.aclose()
 
@@ -223,6 +232,8 @@ class RemoteJudge:
             failure = error
         live = [question for question in live if not question.verdict.done()]
         others_pass = call.began is not None and self._window.answered_at > call.began
+        if not others_pass and failure.kind not in _NEEDS_NO_CONTROL and is_refusal(failure.kind):
+            others_pass = await self._serves_control()
         if len(live) > 1 and call.left > 0 and _divides(failure, others_pass):
             half = len(live) // 2
             _log.debug("%s: %s; %d questions halved", self.name, failure.kind, len(live))
@@ -278,6 +289,22 @@ class RemoteJudge:
         if None in read.verdicts:
             raise RequestError("malformed", read.problem)
 
+    async def _serves_control(self) -> bool:
+        """Return whether a control question gets a verdict now; callers that wait share one."""
+        if self._control is None or self._control.done():
+            self._control = asyncio.create_task(self._ask_control())
+        return await asyncio.shield(self._control)
+
+    async def _ask_control(self) -> bool:
+        request = request_of(_CONTROL)
+        body, seconds = body_of([encoded(request)]), min(self._timeout, self._section.deadline)
+        try:
+            response = await self._connection.ask("/batch_judge", self._key, seconds, body)
+            read = read_responses(response.content, [request["request_id"]], self.name)
+        except RequestError:
+            return False
+        return response.status == 200 and None not in read.verdicts
+
     def _waits_for_it(self, error: RequestError, failed_at: list[float]) -> bool:
         """Return whether a service that fails so may be restarting: for ``reconnect_seconds`` of an
         outage, unless the batch fails again and again while others are served in between.
@@ -302,20 +329,16 @@ class RemoteJudge:
             status, why = "overloaded", f"Request queue full: {why}"
         elif error.kind == "timeout":
             status, why = "timeout", f"Timeout waiting for results: {why}"
-        elif error.kind in _REFUSED:
+        elif error.kind in _REFUSED or (others_pass and is_refusal(error.kind)):
             status = "refused"
-        elif error.kind == "malformed" and others_pass:
-            status = "parse_error"
         return Verdict(None, None, "llm", status, why, judge=self.name, seconds=seconds)
 
 
 def _divides(error: RequestError, others_pass: bool) -> bool:
     """Return whether half a batch may be served, because one question may be the cause. A server
     that is down refuses all."""
-    if error.kind in _REFUSED:
-        return True
-    is_ours = error.final or error.is_overload or error.kind == "unreachable"
-    return others_pass and not is_ours
+    is_ours = error.is_overload or error.kind == "unreachable"
+    return error.kind in _REFUSED or (others_pass and not is_ours)
 
 
 def _resolve(batch: Sequence[_Question], verdict: Verdict) -> None:

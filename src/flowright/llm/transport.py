@@ -76,6 +76,16 @@ class RequestError(Exception):
         return self.kind == "http_429" or asks_to_wait
 
 
+_UNLIKE_REFUSALS = frozenset({"http_408", "http_425", "http_429"})
+
+
+def is_refusal(kind: str) -> bool:
+    """Return whether a failure is that of a server that is up, has room, and does not reply with
+    what it was asked for: the request may be the cause."""
+    is_status = kind.startswith(("http_2", "http_3", "http_4")) and kind not in _UNLIKE_REFUSALS
+    return is_status or kind in ("http_500", "malformed", "oversized")
+
+
 @dataclass(frozen=True, slots=True)
 class Response:
     """A whole HTTP response; names of headers are matched in any case."""
