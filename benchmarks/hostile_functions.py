@@ -49,7 +49,7 @@ from flowright.judging.rubrics import criteria_judge as brackets
 from flowright.judging.schemas import BETTER, GRADE, TRUTH, Field
 from flowright.judging.service import bodies, judge_file, openrlhf
 from flowright.judging.verdict import AnswerType, JudgeQuery, RawReply, Verdict
-from flowright.llm import context as sizes, control_tokens, fences, replies, wire
+from flowright.llm import context as sizes, control_tokens, fences, loose_json, replies, wire
 from flowright.llm.context import too_long
 from flowright.llm.transport import RequestError
 from flowright.simulation import (
@@ -189,7 +189,9 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     "flowright.judging.parsing:parse_reply pair": lambda text: parsing.parse_reply(
         text, "text", BETTERS
     ),
-    "flowright.judging.parsing:whole_object": parsing.whole_object,
+    "flowright.llm.loose_json:read_object": lambda text: loose_json.read_object(
+        "{" + text, 0, True
+    ),
     "flowright.judging.schemas:normal": schemas.normal,
     "flowright.judging.schemas:value_of": lambda text: schemas.value_of(FIELDS[0], text),
     "flowright.judging.contradictions:is_closed": contradictions.is_closed,

@@ -1,5 +1,6 @@
 """Gold checks: tables of answers with their reasons, and upstream references on themselves."""
 
+import json
 import os
 from collections.abc import Iterator
 from itertools import pairwise
@@ -290,6 +291,36 @@ async def test_a_lost_sandbox_is_no_verdict() -> None:
 )
 def test_extract_code(answer: str, code: str) -> None:
     assert extract_code(answer, "f") == code
+
+
+async def test_programs_in_several_blocks(sandbox: Sandbox) -> None:
+    lines = Path(__file__).with_name("replies.jsonl").read_text().splitlines()
+    failed = []
+    for row in map(json.loads, lines):
+        code = extract_code(row["reply"], row["entry"])
+        report = await sandbox.check(code, "", row["tests"], row["entry"])
+        if not report.passed:
+            failed.append((row["reply"], code, report.results[0].message))
+    assert failed == []
+
+
+@pytest.mark.parametrize(
+    "blocks, code",
+    [
+        (("import os", "def f(): return 1"), "def f(): return 1"),
+        (("def g(): return 1", "def g(): return 2\n\ndef f(): return g()"), None),
+        (("x = f(3)\nprint(x)", "def f(n):\n    return x * n"), "def f(n):\n    return x * n"),
+        (("def g(): pass\ng()\nprint(g())\nassert g()", "def f(): return g()"),
+         "def g(): pass\n\ndef f(): return g()"),
+        (("n = int(input())\nk = 2", "def f(): return n * k"), "k = 2\n\ndef f(): return n * k"),
+        (("k = 1", "k = 2", "def f(): return k"), "k = 2\n\ndef f(): return k"),
+        (("k = 1", "def f(k): return k"), "def f(k): return k"),
+        (("# g is none\ng = 1\nk = 2", "def f(): return 'g' # k"), "def f(): return 'g' # k"),
+    ],
+)  # fmt: skip
+def test_what_a_block_takes_from_others(blocks: tuple[str, ...], code: str | None) -> None:
+    reply = "\n".join(f"```python\n{block}\n```" for block in blocks)
+    assert extract_code(reply, "f") == (blocks[-1] if code is None else code)
 
 
 PROMPT = '''from typing import List
