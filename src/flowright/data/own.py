@@ -19,7 +19,7 @@ from flowright.data.answers import (
     read_answer,
     structure,
 )
-from flowright.data.own_columns import Columns
+from flowright.data.own_columns import OwnColumns
 from flowright.data.own_programs import read_program, read_tests
 from flowright.data.sources.dataset import Converter
 from flowright.data.sources.programs import mbpp
@@ -33,7 +33,7 @@ _FORMS: Mapping[tuple[str, ...], tuple[str, Converter]] = {
     ("context", "supporting_facts", "question", "answer"): ("HotpotQA", hotpotqa),
     ("context", "ref_text"): ("DROP", drop),
 }
-"""Columns by which rows of official files are known, AFlow's among them."""
+"""OwnColumns by which rows of official files are known, AFlow's among them."""
 _SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "dev": "val"}
 _SPLITS |= {"test": "test"}
 _LETTERED = re.compile(r"(?:option|choice)?[ _]?([A-Ja-j])")
@@ -61,10 +61,10 @@ class Conversion:
     skips: bool = False
     left_out: list[str] = field(default_factory=list)
     _from_one: bool = False
-    _columns: Columns = field(init=False)
+    _columns: OwnColumns = field(init=False)
 
     def __post_init__(self, columns: Mapping[str, str] | None) -> None:
-        self._columns = Columns(columns or {})
+        self._columns = OwnColumns(columns or {})
 
     @property
     def assumed(self) -> Counter[str]:

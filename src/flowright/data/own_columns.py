@@ -57,7 +57,7 @@ ROWS: Mapping[Kind, str] = {
 
 
 @dataclass(slots=True)
-class Columns:
+class OwnColumns:
     """Access to fields by column. ``named`` are the user's names for our fields, ``assumed`` counts
     what was assumed, ``used`` are the columns that were read."""
 

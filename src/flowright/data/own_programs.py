@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowright.data.answers import is_empty, message_text, structure
-from flowright.data.own_columns import NAMES, Columns
+from flowright.data.own_columns import NAMES, OwnColumns
 from flowright.data.sources.programs import humaneval, interface, io_tests
 from flowright.data.sources.rows import UpstreamRow
 from flowright.data.task import Kind, Problem
@@ -33,7 +33,7 @@ class Tests:
     function: str | None
 
 
-def read_tests(columns: Columns, row: UpstreamRow, kind: Kind | None) -> Tests:
+def read_tests(columns: OwnColumns, row: UpstreamRow, kind: Kind | None) -> Tests:
     """Read the tests of a row; of other trainers they may be where an answer would be. Raises
     DataError."""
     hidden, function = _test_list(columns, row, "hidden_tests")
@@ -48,7 +48,7 @@ def read_tests(columns: Columns, row: UpstreamRow, kind: Kind | None) -> Tests:
 
 
 def _tests_as_answer(
-    columns: Columns, row: UpstreamRow, kind: Kind | None
+    columns: OwnColumns, row: UpstreamRow, kind: Kind | None
 ) -> tuple[list[str], str | None]:
     for column in NAMES["reference"]:
         cell = _inside(row.values.get(column))
@@ -80,7 +80,7 @@ def _asserts(test: Any) -> bool:
     return tree is not None and any(isinstance(node, ast.Assert) for node in ast.walk(tree))
 
 
-def _test_list(columns: Columns, row: UpstreamRow, name: str) -> tuple[list[str], str | None]:
+def _test_list(columns: OwnColumns, row: UpstreamRow, name: str) -> tuple[list[str], str | None]:
     value = columns.value(row, name)
     if value is None:
         return [], None
@@ -101,7 +101,7 @@ def _test_list(columns: Columns, row: UpstreamRow, name: str) -> tuple[list[str]
 
 
 def read_program(
-    columns: Columns, row: UpstreamRow, question: str, tests: Tests
+    columns: OwnColumns, row: UpstreamRow, question: str, tests: Tests
 ) -> tuple[dict[str, Any], bool]:
     """Return the fields of a code problem but id and source, and whether its public tests come from
     a docstring, which may be wrong. Without a reference nothing proves the tests. Raises DataError.
@@ -150,7 +150,7 @@ def _as_humaneval(row: UpstreamRow, question: str, code: str, entry: str, test: 
     return humaneval(UpstreamRow(values, row.where, row.name))
 
 
-def _solution(columns: Columns, row: UpstreamRow) -> str | None:
+def _solution(columns: OwnColumns, row: UpstreamRow) -> str | None:
     value = _inside(columns.value(row, "code"))
     value = value[0] if isinstance(value, list) and value else value
     value = message_text(value) if isinstance(value, Mapping) else value
@@ -160,7 +160,7 @@ def _solution(columns: Columns, row: UpstreamRow) -> str | None:
     return extract_code(value) if "```" in value else value
 
 
-def _setup(columns: Columns, row: UpstreamRow) -> str:
+def _setup(columns: OwnColumns, row: UpstreamRow) -> str:
     setup = columns.value(row, "test_setup") or ""
     imports = columns.value(row, "test_imports") or []
     imports = [imports] if isinstance(imports, str) else imports
