@@ -2,6 +2,7 @@
 every assumption is reported."""
 
 import ast
+import builtins
 import json
 import re
 import textwrap
@@ -18,6 +19,7 @@ from flowright.data.answers import (
     UnreadableAnswer,
     is_empty,
     is_formula,
+    message_role,
     message_text,
     read_answer,
     structure,
@@ -28,13 +30,13 @@ from flowright.data.sources.questions import commonsenseqa, drop, hotpotqa
 from flowright.data.sources.rows import UpstreamRow
 from flowright.data.splits import normalise
 from flowright.data.task import KINDS, Kind, Problem
-from flowright.llm.replies import code_blocks
+from flowright.llm.replies import code_blocks, extract_code
 from flowright.sandbox import parse_io_test, parse_trusted
 
 NAMES: Mapping[str, tuple[str, ...]] = {
     "question": (
         *("question", "problem", "prompt", "instruction", "query", "input", "messages"),
-        *("question_content", "problem_statement"),
+        *("question_content", "problem_statement", "conversations"),
     ),
     "reference": (
         *("reference", "answer", "ground_truth", "final_answer", "gold", "expected", "label"),
@@ -43,7 +45,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     ),
     "code": (
         *("reference", "solution", "code", "canonical_solution", "answer", "output"),
-        *("ground_truth", "reference_answer", "solutions", "completion"),
+        *("ground_truth", "reference_answer", "solutions", "gold_standard_solution", "completion"),
     ),
     "tests": (
         *("tests", "test_list", "test", "assertions", "test_cases", "input_output"),
@@ -56,14 +58,15 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "source": ("source", "data_source", "dataset"),
     "kind": ("kind", "problem_type", "ability", "domain"),
     "test_setup": ("test_setup", "test_setup_code"),
-    **{n: (n,) for n in ("entry_point", "alternatives", "hidden_tests", "test_imports")},
+    "alternatives": ("alternatives", "aliases"),
+    **{n: (n,) for n in ("entry_point", "hidden_tests", "test_imports")},
     **{n: (n,) for n in ("starter_code", "split", "instruction", "input")},
 }
 """Our fields, and the columns that are taken for them, the first that a row has."""
 
-_SEVERAL = frozenset({"answers", "golden_answers", "alternatives", "target"})
+_SEVERAL = frozenset({"answers", "golden_answers", "alternatives", "aliases"})
 """Columns in which a list that is written as text, as in CSV, is a list."""
-_NESTED = ("meta", "metadata")
+_NESTED = ("meta", "metadata", "verification_info")
 """Columns whose objects may hold what belongs to a program."""
 _LIFTED = ("tests", "entry_point", "test_setup", "test_imports", "public_tests", "hidden_tests")
 
@@ -96,7 +99,7 @@ def lacking(row: UpstreamRow, what: str, kind: Kind) -> DataError:
     empty = [name for name in names if name in row.values]
     if empty:
         nothing = "null" if row.values[empty[0]] is None else "empty"
-        return row.error(f"no {what}: {empty[0]} is {nothing}; such a row is {ROWS[kind]}")
+        return row.error(f"no {what}: {empty[0]} is {nothing}")
     has = " ".join(", ".join(row.values).split()) or "nothing"
     return row.error(
         f"no {what}: one of the columns {', '.join(names)} is wanted, or --field NAME=COLUMN; the "
@@ -147,7 +150,10 @@ class Conversion:
         if missing:
             wrong = [(f, self.columns[f], suggest(self.columns[f], list(found))) for f in missing]
             has = ", ".join(found)
-            raise DataError(*(f"--field {f}={c}: no column {c}{s} ({has})" for f, c, s in wrong))
+            path = all_rows[0].where.rpartition(":")[0]
+            raise DataError(
+                *(f"--field {f}={c}: {path} has no column {c}{s} ({has})" for f, c, s in wrong)
+            )
         self._from_one = self._counts_from_one(all_rows)
         made: list[OwnProblem] = []
         bad: list[str] = []
@@ -190,7 +196,7 @@ class Conversion:
             self.assumed["id and source filled in"] += 1
         split, kind = self._split(row), self._kind(row)
         question, spoken = self._question(row)
-        tests = self._tests(row)
+        tests = self._tests(row, kind)
         choices = self._choices(row)
         if tests.hidden or kind == "code":
             return replace(self._program(row, id, source, question, tests), split=split)
@@ -256,10 +262,10 @@ class Conversion:
         value = structure(value) if isinstance(value, str) and value[:2] == "[{" else value
         spoken = None
         if isinstance(value, list):
-            if value and isinstance(value[-1], Mapping) and value[-1].get("role") == "assistant":
+            if value and message_role(value[-1]) == "assistant":
                 *value, last = value
                 spoken = message_text(last)
-            roles = [one.get("role") if isinstance(one, Mapping) else None for one in value]
+            roles = [message_role(one) for one in value]
             if "user" in roles and "system" in roles:
                 self.assumed["the system message of a chat left out"] += 1
                 value = [one for one, role in zip(value, roles, strict=True) if role != "system"]
@@ -355,7 +361,7 @@ class Conversion:
                 numbers.append((int(value), len(choices)))
         return any(value == count for value, count in numbers) and all(v > 0 for v, _ in numbers)
 
-    def _tests(self, row: UpstreamRow) -> "_Tests":
+    def _tests(self, row: UpstreamRow, kind: Kind | None) -> "_Tests":
         """The tests of a row; of other trainers they may be where an answer would be."""
         hidden, function = self._test_list(row, "hidden_tests")
         if not hidden:
@@ -369,9 +375,12 @@ class Conversion:
                     cell = cell["ground_truth"]
                     cell = structure(cell) if isinstance(cell, str) else cell
                 found = io_tests(row, cell) if isinstance(cell, list | Mapping) else None
+                if found is None and kind == "code" and column != "completion":
+                    cell = [cell] if isinstance(cell, str) else cell
+                    found = (cell, None) if isinstance(cell, list) and _all_assert(cell) else None
                 if found is not None:
                     self._used.add(column)
-                    self.assumed[f"tests of input and output from {column}"] += 1
+                    self.assumed[f"tests from {column}"] += 1
                     hidden, function = found
                     break
         if public and not hidden:
@@ -406,6 +415,7 @@ class Conversion:
             raise lacking(row, "tests", "code")
         entry, code = self._value(row, "entry_point") or tests.function, self._solution(row)
         entry = entry if isinstance(entry, str) else None
+        code = None if code in {*public, *hidden} else code
         setup = self._setup(row)
         starter = self._value(row, "starter_code")
         if isinstance(starter, str) and starter.strip() not in question:
@@ -430,10 +440,12 @@ class Conversion:
         if code and not is_io:
             entry, stubs = _interface(row, code, [*public, *hidden], setup, entry)
         elif entry is None and not is_io:
-            raise lacking(row, "solution", "code")
-        if stubs and not re.search(rf"\b{re.escape(entry or '')}\s*\(", question):
-            self.assumed["the function's signature added to the question"] += 1
-            question = f"{question}\n\n{stubs}"
+            entry = _called_by_all([*public, *hidden])
+            if entry is None:
+                raise lacking(row, "solution", "code")
+        if entry and not re.search(rf"\b{re.escape(entry)}\s*\(", question):
+            self.assumed["the function's signature or name added to the question"] += 1
+            question = f"{question}\n\n{stubs or f'Name the function {entry}.'}"
         values = {"id": id, "kind": "code", "source": source, "question": question}
         values |= {"reference": code or "", "entry_point": entry, "test_setup": setup}
         hidden = [_called(test, entry) for test in hidden] if entry and not is_io else hidden
@@ -447,7 +459,10 @@ class Conversion:
         value = value[0] if isinstance(value, list) and value else value
         if isinstance(value, Mapping) and "role" in value:
             value = message_text(value)
-        return value.replace("\r\n", "\n") if isinstance(value, str) and value.strip() else None
+        if not isinstance(value, str) or not value.strip():
+            return None
+        value = value.replace("\r\n", "\n")
+        return extract_code(value) if "```" in value else value
 
     def _setup(self, row: UpstreamRow) -> str:
         setup = self._value(row, "test_setup") or ""
@@ -508,6 +523,8 @@ def _called(test: str, entry: str) -> str:
     tree = parse_trusted(test)
     calls: list[str] = []
     for node in tree.body if tree else []:
+        if isinstance(node, ast.ImportFrom) and node.module == "solution":  # KodCode's
+            test = test.replace(ast.get_source_segment(test, node) or "", "")
         if isinstance(node, ast.FunctionDef) and node.name == "check" and node.args.args:
             calls.append(f"check({entry})")
         elif isinstance(node, ast.FunctionDef) and node.name.startswith("test"):
@@ -518,9 +535,26 @@ def _called(test: str, entry: str) -> str:
     return "\n\n".join([test.rstrip(), *called]) if called else test
 
 
+def _called_by_all(tests: list[str]) -> str | None:
+    """The one function that all tests call, where no solution shows its name."""
+    names: list[set[str]] = []
+    for test in tests:
+        tree = parse_trusted(test)
+        calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)] if tree else []
+        names.append({f.id for f in calls if isinstance(f, ast.Name)} - {*dir(builtins)})
+    (*found,) = set.intersection(*names)
+    return found[0] if len(found) == 1 else None
+
+
 _RUN_CASES = """_outcome = unittest.TestResult()
 unittest.defaultTestLoader.loadTestsFromTestCase({}).run(_outcome)
 assert _outcome.testsRun and _outcome.wasSuccessful(), _outcome"""
+
+
+def _all_assert(tests: list[Any]) -> bool:
+    """Return whether texts are programs that assert something and define no function but tests."""
+    trees = [parse_trusted(test) if isinstance(test, str) else None for test in tests]
+    return all(tree and any(isinstance(n, ast.Assert) for n in ast.walk(tree)) for tree in trees)
 
 
 def _last_name(node: ast.expr) -> str:
