@@ -18,7 +18,7 @@ from flowright.environments.presentation.choices import (
     with_answer_line,
 )
 from flowright.environments.presentation.tasks import DEMONSTRATED, RIGHT
-from flowright.grading.text import extract_answer
+from flowright.grading.statements import extract_answer
 from flowright.simulation.assessor import BIASES, trigger
 from flowright.simulation.values import ends_in
 
