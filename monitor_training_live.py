@@ -8,11 +8,10 @@ sys.path.insert(0, str(ROOT / "src"))
 
 try:
     from flowright.cli.commands import run
-    from flowright.viewer.monitoring import live  # noqa: F401
+    from flowright.viewer import live  # noqa: F401
 except ImportError as error:
     print(
-        f"{error}; install the requirements: "
-        f"{sys.executable} -m pip install -r {ROOT / 'requirements.txt'}",
+        f"{error}; install the requirements: {sys.executable} -m pip install -e {ROOT}",
         file=sys.stderr,
     )
     sys.exit(2)

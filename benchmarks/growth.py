@@ -24,7 +24,7 @@ from meter import Meter, apart, least
 from shapes import Shape, checkpoint, groups_of, learner, policy
 
 from flowright.viewer.rendering import svg
-from flowright.viewer.rendering.charts import ChartPanel, Series, curve, picture
+from flowright.viewer.rendering.charts import Series, curve, picture
 from flowright.viewer.rendering.markup import Html
 
 BASE = Shape(groups=2, template=0, problem=1024, size=8, length=128)
@@ -117,7 +117,7 @@ def plot(figures: Figures, file: Path) -> None:
     file.write_text(picture(panels, key, columns=len(GROWTH)), encoding="utf-8")
 
 
-def _panel(figures: Figures, name: str, unit: str) -> ChartPanel:
+def _panel(figures: Figures, name: str, unit: str) -> svg.ChartDrawing:
     """One unit along one line, on the scale of all lines."""
     every = [point[unit] for point in figures.values()]
     values = GROWTH[name]
@@ -130,7 +130,7 @@ def _panel(figures: Figures, name: str, unit: str) -> ChartPanel:
         found = [figures[key(path, shape)][unit] for shape in shapes]
         course = list(zip(map(float, values), found, strict=True))
         drawn.append(curve(Series(path, colour, course, marks=True), x, y))
-    return ChartPanel(UNITS[unit], drawn)
+    return svg.ChartDrawing(UNITS[unit], drawn)
 
 
 def main() -> None:

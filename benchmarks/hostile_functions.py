@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from flowright.config.judge import JudgeSection
 from flowright.core import untrusted
-from flowright.core.blocks import Fact, Text
 from flowright.core.errors import FlowrightError
+from flowright.core.report import Fact, Text
 from flowright.criteria.constraints import (
     checkers,
     ifbench_counts,
@@ -24,7 +24,7 @@ from flowright.data.task import Kind, Problem
 from flowright.environments import rollout as records
 from flowright.environments.judging import frames
 from flowright.environments.judging.rows import PointwiseRow
-from flowright.environments.presentation.choices import presented, read_choice, with_answer_line
+from flowright.environments.presentation.tasks import presented, read_choice, with_answer_line
 from flowright.grading import (
     choices,
     compare,
@@ -50,7 +50,7 @@ from flowright.judging.rubrics import criteria_judge as brackets
 from flowright.judging.schemas import BETTER, GRADE, TRUTH, Field
 from flowright.judging.service import bodies, judge_file, openrlhf
 from flowright.judging.verdict import AnswerType, JudgeQuery, RawReply, Verdict
-from flowright.llm import context as sizes, control_tokens, fences, replies, wire
+from flowright.llm import context as sizes, control_tokens, fences, loose_json, replies, wire
 from flowright.llm.context import too_long
 from flowright.llm.transport import RequestError
 from flowright.simulation import (
@@ -191,7 +191,9 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     "flowright.judging.parsing:parse_reply pair": lambda text: parsing.parse_reply(
         text, "text", BETTERS
     ),
-    "flowright.judging.parsing:whole_object": parsing.whole_object,
+    "flowright.llm.loose_json:read_object": lambda text: loose_json.read_object(
+        "{" + text, 0, True
+    ),
     "flowright.judging.schemas:normal": schemas.normal,
     "flowright.judging.schemas:value_of": lambda text: schemas.value_of(FIELDS[0], text),
     "flowright.judging.contradictions:is_closed": contradictions.is_closed,
@@ -367,11 +369,11 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     "flowright.simulation.requested_format:requested_fields": lambda text: [
         requested_format.requested_fields(text, form) for form in (None, {"type": "json_object"})
     ],
-    "flowright.environments.presentation.choices:read_choice": read_choice,
-    "flowright.environments.presentation.choices:presented": lambda text: presented(
+    "flowright.environments.presentation.tasks:read_choice": read_choice,
+    "flowright.environments.presentation.tasks:presented": lambda text: presented(
         "cite", text, "key"
     ),
-    "flowright.environments.presentation.choices:with_answer_line": with_answer_line,
+    "flowright.environments.presentation.tasks:with_answer_line": with_answer_line,
     "flowright.simulation.assessor:trigger": lambda text: [
         assessor.trigger(bias, text) for bias in assessor.BIASES
     ],

@@ -15,9 +15,9 @@ from shapes import RANK
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 
 from flowright.config.policy import LoraSection, PolicySection
-from flowright.data.preferences import Turn
+from flowright.data.preferences import Pair, Turn
 from flowright.environments.base import TrainingConversation
-from flowright.environments.judging.rows import PairRow, read_rows
+from flowright.environments.judging.rows import read_rows
 from flowright.grpo.batch import Group, Trained
 from flowright.grpo.fixed_data import conversation_groups, pair_group
 from flowright.llm.chat import Message
@@ -87,7 +87,7 @@ def rows_of_file(path: Path, tokenizer: Path, count: int) -> dict[str, dict[str,
     each. Prints how many rows were left out."""
     encoder = AutoTokenizer.from_pretrained(tokenizer)
     found = read_rows([path], ("bradley_terry",))
-    pairs = [row.pair for row in found.rows if isinstance(row, PairRow)]
+    pairs = [row for row in found.rows if isinstance(row, Pair)]
     made: list[dict[str, Row]] = []
     for pair in pairs:
         better, worse = (

@@ -26,7 +26,7 @@ from quickstart import trained
 from flowright.evaluation.comparison import TRAINED
 from flowright.runs.run_files import read_evaluation, read_metrics, read_state
 from flowright.viewer.rendering import svg
-from flowright.viewer.rendering.charts import ChartPanel, Series, curve, picture
+from flowright.viewer.rendering.charts import Series, curve, picture
 from flowright.viewer.rendering.markup import el
 
 KINDS = {
@@ -86,7 +86,7 @@ def plot(curves: Mapping[str, Sequence[Curve]], file: Path) -> None:
             drawn.append(el("path", class_=f"curve raw {COLOURS[kind]}", d=seed))
         means = [(s, statistics.fmean(one[s] for one in some)) for s in steps]
         drawn.append(curve(Series(kind, COLOURS[kind], means), x, y))
-    panels = [ChartPanel("Validation accuracy by gold", drawn)]
+    panels = [svg.ChartDrawing("Validation accuracy by gold", drawn)]
     file.write_text(picture(panels, [(COLOURS[kind], kind) for kind in curves]), encoding="utf-8")
 
 

@@ -32,8 +32,7 @@ done
 python="$(find_python)" || exit
 (run_module "$python" "$PWD" flowright.app.quickstart check "$@") || exit 2
 
-ensure_environment .venv "the requirements" requirements.txt pyproject.toml -- \
-    -r requirements.txt -e .
+ensure_environment .venv "the requirements" requirements.txt pyproject.toml -- -r requirements.txt
 
 config=config/quickstart.yaml
 # The run directory: as asked for with run.name=..., else the first free one.

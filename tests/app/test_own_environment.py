@@ -78,6 +78,7 @@ def trained(folder: Path) -> subprocess.CompletedProcess[str]:
     return call(folder, str(ROOT / "train.py"), "--config", "sums.yaml")
 
 
+@pytest.mark.slow
 def test_it_is_trained_and_compared(folder: Path, trained: subprocess.CompletedProcess[str]):
     assert trained.returncode == 0, trained.stdout + trained.stderr
     assert "SIMULATED" not in trained.stdout and "executor" not in trained.stdout
@@ -97,6 +98,7 @@ def test_it_is_trained_and_compared(folder: Path, trained: subprocess.CompletedP
     assert {"untrained policy", "trained policy", "always 9"} == {r["name"] for r in table["rows"]}
 
 
+@pytest.mark.slow
 def test_a_run_goes_on(folder: Path, trained: subprocess.CompletedProcess[str]):
     again = call(
         folder, str(ROOT / "train.py"), "--config", "sums.yaml", "--resume", "grpo.steps=6"
@@ -195,6 +197,7 @@ def test_its_keys_are_checked_and_listed_as_all_are(folder: Path):
     assert "Largest digit of a sum." in listed.stdout
 
 
+@pytest.mark.slow
 def test_its_run_is_a_page_of_the_viewer(
     folder: Path, trained: subprocess.CompletedProcess[str], monkeypatch: pytest.MonkeyPatch
 ):

@@ -212,6 +212,14 @@ def test_a_run_is_not_started_twice(whole: tuple[Path, Path, str], tmp_path: Pat
     assert again.returncode == 2
     assert again.stderr.startswith(f"{run}: already holds a run; continue it with --resume")
     assert len(again.stderr.splitlines()) == 1
+    resumed = subprocess.run(
+        command(run.parent, cache, "--resume"),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert resumed.returncode == 0 and f"finished  {run}, all {STEPS} steps" in resumed.stdout
     assert (run / "metrics.jsonl").read_bytes() == before
 
 

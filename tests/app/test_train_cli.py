@@ -154,7 +154,10 @@ def test_a_model_that_no_file_names_is_told_before_anything_is_loaded(
         "aflow_executor_model=simulatd",
     )
     assert status == 2 and "loading" not in shown
-    assert errors == "config/aflow_llm.yaml: models: no 'simulatd'; did you mean simulated?\n"
+    assert errors == (
+        "config/aflow_llm.yaml: models: no 'simulatd'; did you mean simulated? "
+        "(config/aflow_llm.yaml.example shows the form)\n"
+    )
 
 
 def test_an_evaluation_of_what_is_not_there_is_named_before_anything_is_loaded(

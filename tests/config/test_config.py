@@ -294,6 +294,7 @@ def test_a_runs_file_of_an_earlier_version_is_read(tmp_path: Path) -> None:
         "presentation": {"train": 2000},
     }
     kept["policy"]["vllm"]["load_seconds"] = 120.0
+    kept["plan"] |= {"trainer_gpus": 2}
     kept["policy"]["warm_start"] |= {"least_passed": 0.5, "completions_per_prompt": 4}
     (tmp_path / "config.json").write_text(json.dumps(kept))
     assert load_config(tmp_path / "config.json") == make_config(seed=3)

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from flowright.config.loading import load_models
+from flowright.config.loading import load_entries, load_models
+from flowright.core.errors import ConfigError
 from flowright.environments.registry import load_config
 
 CONFIG = Path(__file__).parents[2] / "config"
@@ -36,6 +37,24 @@ def test_the_shipped_models_can_be_pointed_elsewhere(monkeypatch: pytest.MonkeyP
     moved = load_models(CONFIG / MODELS)["gpt-oss-120b"]
     assert moved.base_urls == ("http://elsewhere:9000/v1",)
     assert moved.model_name == "/models/gpt-oss-120b"
+
+
+def test_the_file_of_models_is_made_from_its_example(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    models = Path("config/aflow_llm.yaml")
+    assert "gpt-oss-120b" in load_models(models), "away from a checkout: the package's"
+    assert not models.exists()
+    models.parent.mkdir()
+    models.with_name("aflow_llm.yaml.example").write_text(
+        "models: {a: {base_url: http://a/v1, model_name: a}}"
+    )
+    assert [*load_models(models)] == ["a"]
+    models.write_text("models: {mine: {base_url: http://b/v1, model_name: b}}")
+    assert [*load_models(models)] == ["mine"]
+    with pytest.raises(ConfigError, match=r"aflow_llm.yaml: .*no 'b'.*aflow_llm.yaml.example"):
+        load_entries(models, {"b"})
 
 
 def test_the_ways_to_train_are_shipped() -> None:

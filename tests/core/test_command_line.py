@@ -1,6 +1,7 @@
 """How commands end: an exit status and one line, whatever ends them."""
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -90,7 +91,9 @@ def started(name: str, stdout: int = subprocess.PIPE) -> "subprocess.Popen[str]"
     )
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 @pytest.mark.parametrize("where", ["loop", "callback"])
 def test_a_signal_is_answered_by_a_line_and_everything_is_closed(
     where: str, number: int, status: int
@@ -103,6 +106,31 @@ def test_a_signal_is_answered_by_a_line_and_everything_is_closed(
     name = signal.Signals(number).name
     assert errors == f"{name}: stopping; 2 rows are kept (once more ends at once)\n"
     assert (out, process.returncode) == ("closed\n", status)
+
+
+def test_a_terminal_that_goes_away_stops_the_command_and_breaks_nothing(tmp_path: Path) -> None:
+    """Its lines have nowhere to go, and what it does at the end is done."""
+    terminal, side = pty.openpty()
+    program = f"{PROGRAM.rpartition('sys.exit')[0]}" + (
+        "def main():\n"
+        "    try: loop()\n"
+        "    finally: print('closing', flush=True); open(sys.argv[1], 'w').close()\n"
+        "    return 0\n"
+        "sys.exit(run_command(main))\n"
+    )
+    done = tmp_path / "done"
+    process = subprocess.Popen(
+        ["setsid", "--ctty", "--wait", sys.executable, "-c", program, str(done)],
+        stdin=side,
+        stdout=side,
+        stderr=side,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+    )
+    os.close(side)
+    assert b"ready" in os.read(terminal, 100)
+    os.close(terminal)
+    assert process.wait(timeout=600) == 129 and done.exists()
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&- 2>&-"])

@@ -49,3 +49,13 @@ def test_healthbench_keeps_the_mean_within_bounds_and_not_the_samples() -> None:
     assert found == healthbench_score([1.0, 0.0, None, 1.0, 0.0])
     nothing = healthbench_score([None])
     assert (nothing.score, nothing.bootstrap_std, nothing.unscored) == (None, None, 1)
+
+
+def test_points_of_any_size_have_a_share() -> None:
+    huge = [says("a", 1e308), says("b", 1e308), says("c", -1e308)]
+    assert points_share(huge, [True, True, False]) == 1.0
+    assert points_share(huge, [True, False, True]) == 0.0
+    assert ungraded_share(huge, [None, True, True]) == 1 / 3
+    tiny = [says("a", 5e-324), says("b", -1e308)]
+    assert points_share(tiny, [True, False]) == 1.0
+    assert points_share(tiny, [True, True]) == -1e300

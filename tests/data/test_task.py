@@ -45,7 +45,7 @@ GOOD = '{"id": "a", "kind": "math", "source": "s", "question": "q", "reference":
     ("line", "message"),
     [
         ("{", "not JSON: Expecting property name"),
-        ("[]", "a task is a JSON object, not list"),
+        ("[]", "a row is a JSON object, not list"),
         ('{"id": "b", "kind": "math"}', "the task lacks source, question, reference"),
         (GOOD + ', "answer": 2}', "unknown field answer"),
         (GOOD.replace("math", "maths") + "}", "kind is 'maths', not one of math, code, qa"),
@@ -101,3 +101,16 @@ def test_the_problem_is_what_a_solver_reads() -> None:
         alternatives=("secret",),
     )
     assert task.problem == "Once upon a time.\n\nWhere?\n\nA. here\nB. None"
+
+
+def test_a_task_of_input_and_output_needs_no_reference() -> None:
+    line = {"id": "a", "kind": "code", "source": "own", "question": "Square it.",
+            "hidden_tests": ['{"input": "3", "output": "9"}']}  # fmt: skip
+    task = Problem.from_row(line, "here")
+    assert task.is_program and task.reference == ""
+    assert Problem.from_row(json.loads(task.to_json()), "here") == task
+    for test in ('{"input": 3, "output": 9}', '{"input": [3], "output": 9}'):
+        with pytest.raises(DataError, match="here: "):
+            Problem.from_row({**line, "hidden_tests": [test]}, "here")
+    call = Problem.from_row({**line, "hidden_tests": [test], "entry_point": "f"}, "here")
+    assert not call.is_program

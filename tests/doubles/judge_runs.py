@@ -22,7 +22,7 @@ STEPS = 6
 BOTH = ("pointwise", "pairwise")
 GIVEN = ("sft", "bradley_terry")
 METHODS = (*GIVEN, *BOTH)
-LOADED = ["flowright.app.session", "flowright.viewer.monitoring.report", "flowright.app.session"]
+LOADED = ["flowright.app.session", "flowright.viewer.run_report", "flowright.app.session"]
 
 
 def config_of(method: str, base: Path, folder: Path, model: Path, **changes: Any) -> Config:

@@ -12,11 +12,11 @@ from flowright.core.net import DrainingServer, listen
 
 @asynccontextmanager
 async def served(
-    app: Starlette, drain_seconds: float = 5.0
+    app: Starlette, drain_seconds: float = 5.0, port: int = 0
 ) -> AsyncIterator[tuple[str, list[str]]]:
     """The app behind a real socket; its URL and what the server says."""
     said: list[str] = []
-    listener = listen("127.0.0.1", 0)
+    listener = listen("127.0.0.1", port)
     server = DrainingServer(app, app.state.traffic.drain, drain_seconds, said.append)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     await until(lambda: server.started)

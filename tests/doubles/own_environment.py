@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flowright.core.blocks import Block, Fact, Text
+from flowright.core.report import Block, Fact, Text
 from flowright.environments.display import Curve, Display, Mix
 
 

@@ -108,6 +108,7 @@ class ScriptedSandbox:
         entry_point: str | None,
         *,
         wall_seconds: float | None = None,
+        reference: str = "",
     ) -> TestReport:
         await self._take_time(wall_seconds)
         self.checked.append((solution, setup, tuple(tests), entry_point))

@@ -12,8 +12,8 @@ from judge_serving import served
 
 from flowright.config.judge import JudgeServerSection
 from flowright.config.root import Config
-from flowright.core.blocks import Fact
 from flowright.core.errors import ConfigError, DataError, Reason, UserError
+from flowright.core.report import Fact
 from flowright.criteria.rubrics.rows import Constraint, VerifRow
 from flowright.environments.base import make_environment
 from flowright.environments.display import blocks_of, display_of

@@ -12,7 +12,6 @@ from flowright.data.row_files import Fault
 from flowright.environments.judging.frames import frame, reply_text, wording_of
 from flowright.environments.judging.rows import (
     AnyRow,
-    PairRow,
     PointwiseRow,
     SftRow,
     conversation_key,
@@ -23,7 +22,7 @@ from flowright.environments.judging.tasks import CUT, SHORTEST, cut_row
 from flowright.environments.judging.transcripts import transcript
 from flowright.environments.row_tasks import (
     Fitted,
-    Split,
+    RowSets,
     fit as fit_rows,
     hold_out,
     keep_apart,
@@ -45,7 +44,7 @@ def fit(
     )
 
 
-def split_by_prompt(rows: Sequence[PointwiseRow], share: float, seed: int) -> Split[PointwiseRow]:
+def split_by_prompt(rows: Sequence[PointwiseRow], share: float, seed: int) -> RowSets[PointwiseRow]:
     return hold_out(rows, conversation_key, lambda n: round(share * n), f"{seed}/split")
 
 
@@ -173,7 +172,7 @@ def test_the_split_knows_every_form() -> None:
     turns = (Turn("user", "Peru?"),)
     rows = [
         SftRow((*turns, Turn("assistant", "Lima."))),
-        PairRow(turns, "a", "b"),
+        Pair("0", "s", turns, "a", "b", "tie"),
         Pair("1", "s", turns, "a", "b", "first"),
         row("peru"),
         row("Chile"),

@@ -9,7 +9,7 @@ from workflow_doubles import ScriptedModel, ScriptedSandbox, task
 from flowright.core.errors import ConfigError
 from flowright.data.task import KINDS, Problem
 from flowright.environments.base import make_environment
-from flowright.environments.presentation.choices import PRESENTATIONS, TRIGGERED
+from flowright.environments.presentation.tasks import PRESENTATIONS, TRIGGERED
 from flowright.environments.registry import make_config
 from flowright.environments.rollout import UNSCORED, Rollout
 from flowright.environments.workflow.config import WorkflowConfig

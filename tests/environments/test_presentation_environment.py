@@ -9,19 +9,17 @@ import pytest
 from flowright.core.errors import ConfigError, Reason
 from flowright.environments.base import make_environment
 from flowright.environments.display import blocks_of, display_of
-from flowright.environments.presentation.choices import (
-    PRESENTATIONS,
-    TRIGGERED,
-    Choice,
-    Presentation,
-)
 from flowright.environments.presentation.environment import PresentationEnvironment
 from flowright.environments.presentation.reward import answered, backward, details_of
 from flowright.environments.presentation.tasks import (
     GARBLED,
     KINDS,
+    PRESENTATIONS,
     RIGHT,
+    TRIGGERED,
     WAYS,
+    Choice,
+    Presentation,
     SmallQuestion,
     best_way,
     small_questions,

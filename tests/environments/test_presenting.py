@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from flowright.core.errors import FailureError, Reason
-from flowright.environments.presentation.choices import (
+from flowright.environments.presentation.tasks import (
+    DEMONSTRATED,
     PRESENTATIONS,
+    RIGHT,
     TRIGGERED,
     Choice,
     Presentation,
@@ -17,7 +19,6 @@ from flowright.environments.presentation.choices import (
     read_choice,
     with_answer_line,
 )
-from flowright.environments.presentation.tasks import DEMONSTRATED, RIGHT
 from flowright.grading.statements import extract_answer
 from flowright.simulation.assessor import BIASES, trigger
 from flowright.simulation.values import ends_in

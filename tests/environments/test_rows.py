@@ -20,7 +20,6 @@ from flowright.data.row_files import RowFile, UnusableRow
 from flowright.environments.judging.rows import (
     FORMS,
     Form,
-    PairRow,
     PointwiseRow,
     SftRow,
     form_of,
@@ -71,7 +70,7 @@ def one(form: Form, row: Mapping[str, Any]) -> Any:
 
 def test_the_four_forms_are_read() -> None:
     assert one("sft", SFT) == SftRow((*TURNS, Turn("assistant", "Lima.")), "f", "f:1")
-    assert one("bradley_terry", CHOSEN) == PairRow(TURNS, "Lima.", "Rome.", source="f", id="f:1")
+    assert one("bradley_terry", CHOSEN) == Pair("f:1", "f", TURNS, "Lima.", "Rome.", "first")
     assert one("pointwise", POINT) == PointwiseRow(TURNS, "Lima.", 3, "helpsteer2", "f:1")
     assert one("pairwise", PAIR) == Pair(
         "f:1", "helpsteer2", TURNS, "Rome.", "Lima.", "second", strength=2.0
@@ -105,7 +104,7 @@ def test_lists_of_messages_are_taken_for_chosen_and_rejected() -> None:
 )
 def test_margins_and_ties(more: Row, tie: bool, margin: float | None) -> None:
     row = one("bradley_terry", CHOSEN | more)
-    assert (row.tie, row.margin) == (tie, margin)
+    assert (row.label, row.strength) == ("tie" if tie else "first", margin)
 
 
 @pytest.mark.parametrize("label", [4, 4.0, np.int64(4), np.float64(4)])
@@ -129,13 +128,12 @@ def test_a_preference_stands_with_either_answer(
     assert (pair.label, pair.strength, pair.first) == (label, strength, "Rome.")
 
 
-def test_pairs_become_rows_of_chosen_and_rejected_and_back() -> None:
-    pair = one("pairwise", PAIR)
-    row = PairRow.of(pair)
-    assert (row.chosen, row.rejected, row.tie, row.margin) == ("Lima.", "Rome.", False, 2.0)
-    assert row.pair == pair.swapped()
-    tie = Pair("1", "s", TURNS, "a", "b", "tie")
-    assert PairRow.of(tie).tie and PairRow.of(tie).pair == tie
+def test_the_order_of_chosen_and_rejected_is_handed_in(tmp_path: Path) -> None:
+    file = lines(tmp_path / "rows.jsonl", [CHOSEN, PAIR])
+    forms = ("bradley_terry", "pairwise")
+    as_it_is = read_rows([file], forms).rows
+    turned = read_rows([file], forms, lambda pair: pair.swapped()).rows
+    assert isinstance(as_it_is[0], Pair) and turned == (as_it_is[0].swapped(), as_it_is[1])
 
 
 def test_the_rows_of_the_guide_are_read() -> None:
@@ -144,7 +142,7 @@ def test_the_rows_of_the_guide_are_read() -> None:
     rows = [json.loads(line) for line in shown.splitlines()]
     assert [form_of(row, FORMS) for row in rows] == list(FORMS)
     assert [type(one(form, row)) for form, row in zip(FORMS, rows, strict=True)] == [
-        *(SftRow, PairRow, PointwiseRow, Pair)
+        *(SftRow, Pair, PointwiseRow, Pair)
     ]
 
 

@@ -150,4 +150,5 @@ async def test_the_best_checkpoint_is_that_of_the_highest_mean_reward() -> None:
     assert "val/gold" not in rows[0]
     best = best_of([{**row, "val/judge": -row["val/reward"]} for row in rows], 0.2)
     assert best == Best(2, "val/reward", rows[1]["val/reward"])
+    assert best_of([{**row, "val/gold": -row["val/reward"]} for row in rows], 0.2) == best
     assert str(best) == "step 2 by val/reward 0.45"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from rich.markdown import Markdown
 
 from flowright.app.launch import evaluate
 from flowright.app.measuring import open_evaluation
@@ -57,8 +58,8 @@ def policy(sources: Mapping[str, Score], name: str = "trained policy", **more: A
 
 
 def printed(table: PaperTable) -> str:
-    console = Console(width=100, record=True, file=io.StringIO())
-    table.print(console)
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(Markdown(table.markdown()))
     return console.export_text()
 
 
@@ -314,7 +315,7 @@ def test_a_finished_evaluation_gets_its_table_without_asking_anybody(
     assert evaluate(config, out=out, papers=True) == 0
     said = capsys.readouterr().out
     assert "already measured" in said
-    assert "models really used: policy tiny; executor big-one" in said
+    assert "Models really used: policy tiny; executor big-one" in said
     assert (out / "evaluation.json").read_bytes() == before
     told = json.loads((out / "papers.json").read_text())
     assert told["ours"][0]["cells"]["gsm8k"]["value"] == 1.0

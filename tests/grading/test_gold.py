@@ -1,5 +1,6 @@
 """Gold checks: tables of answers with their reasons, and upstream references on themselves."""
 
+import json
 import os
 from collections.abc import Iterator
 from itertools import pairwise
@@ -17,7 +18,6 @@ from flowright.grading import (
     extract_answer,
     gold_check,
     token_f1,
-    trusted_setup,
 )
 from flowright.grading.choices import chosen_label, same_date
 from flowright.grading.numbers import conclusion, lone_number
@@ -293,6 +293,36 @@ def test_extract_code(answer: str, code: str) -> None:
     assert extract_code(answer, "f") == code
 
 
+async def test_programs_in_several_blocks(sandbox: Sandbox) -> None:
+    lines = Path(__file__).with_name("replies.jsonl").read_text().splitlines()
+    failed = []
+    for row in map(json.loads, lines):
+        code = extract_code(row["reply"], row["entry"])
+        report = await sandbox.check(code, "", row["tests"], row["entry"])
+        if not report.passed:
+            failed.append((row["reply"], code, report.results[0].message))
+    assert failed == []
+
+
+@pytest.mark.parametrize(
+    "blocks, code",
+    [
+        (("import os", "def f(): return 1"), "def f(): return 1"),
+        (("def g(): return 1", "def g(): return 2\n\ndef f(): return g()"), None),
+        (("x = f(3)\nprint(x)", "def f(n):\n    return x * n"), "def f(n):\n    return x * n"),
+        (("def g(): pass\ng()\nprint(g())\nassert g()", "def f(): return g()"),
+         "def g(): pass\n\ndef f(): return g()"),
+        (("n = int(input())\nk = 2", "def f(): return n * k"), "k = 2\n\ndef f(): return n * k"),
+        (("k = 1", "k = 2", "def f(): return k"), "k = 2\n\ndef f(): return k"),
+        (("k = 1", "def f(k): return k"), "def f(k): return k"),
+        (("# g is none\ng = 1\nk = 2", "def f(): return 'g' # k"), "def f(): return 'g' # k"),
+    ],
+)  # fmt: skip
+def test_what_a_block_takes_from_others(blocks: tuple[str, ...], code: str | None) -> None:
+    reply = "\n".join(f"```python\n{block}\n```" for block in blocks)
+    assert extract_code(reply, "f") == (blocks[-1] if code is None else code)
+
+
 PROMPT = '''from typing import List
 import os
 
@@ -328,7 +358,6 @@ async def test_a_solution_cannot_redefine_a_helper_of_the_tests(sandbox: Sandbox
         entry_point="root",
         hidden_tests=["assert poly(root()) == 0"],
     )
-    assert "def poly" in trusted_setup(asked)
     assert (await gold_check(asked, asked.reference, sandbox)).correct
     forged = "def poly(x): return 0\ndef root(): return 1\n"
     assert (await gold_check(asked, forged, sandbox)).correct is False

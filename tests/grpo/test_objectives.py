@@ -8,7 +8,17 @@ import torch
 from hypothesis import given, strategies as st
 from torch import Tensor
 
-from flowright.grpo.objectives import Correction, Objective, Terms, Tokens, k1, k2, k3
+from flowright.config.grpo import GrpoSection
+from flowright.grpo.objectives import (
+    Correction,
+    Objective,
+    Terms,
+    Tokens,
+    choices_of,
+    k1,
+    k2,
+    k3,
+)
 from flowright.grpo.tables import CORRECTIONS, KL_ESTIMATORS, OBJECTIVES
 
 LOW, HIGH = 0.2, 0.28
@@ -276,3 +286,14 @@ def test_without_weights_the_ratio_is_all_there_is():
     assert correction("ratio") == Correction(to_sampler=True)
     assert correction("ignored") == Correction(to_sampler=False)
     assert not any(correction(name).to_sampler for name in WEIGHTED)
+
+
+def test_gspo_weighs_by_sample_whatever_the_correction_is_called():
+    for name in ("truncated", "masked", "sequence_truncated", "sequence_masked"):
+        found = choices_of(GrpoSection(loss="gspo", off_policy=name)).correction.weights
+        assert found is not None
+        logs = torch.tensor([3.0, 1.5, 0.02, 0.5, 1.6]).log()
+        weight_N = found(logs, torch.tensor([0, 0, 0, 1, 1]), 2.0).tolist()
+        assert len(set(weight_N[:3])) == len(set(weight_N[3:])) == 1
+    of_tokens = choices_of(GrpoSection(loss="dapo", off_policy="truncated")).correction
+    assert of_tokens is correction("truncated")

@@ -301,9 +301,10 @@ def send_at(step: int, number: int) -> Callable[[int], None]:
     return send
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_a_signal_finishes_the_step_and_saves(tmp_path: Path, number: signal.Signals):
-    handlers = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    handlers = [signal.getsignal(n) for n in signals]
     config = configured({"steps": 5})
     stopped = await train(tmp_path / "run", Toy(before=send_at(3, number)), config)
     assert stopped.step == 3
@@ -311,7 +312,7 @@ async def test_a_signal_finishes_the_step_and_saves(tmp_path: Path, number: sign
     assert stopped.checkpoints == [0, 2, 3]
     assert read_state(stopped.path)["status"] == "interrupted"
     assert stopped.reporter.said[-1] == f"{number.name}: step 3 is saved; go on: --resume"
-    assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == handlers
+    assert [signal.getsignal(n) for n in signals] == handlers
     whole = await train(tmp_path / "whole", config=config)
     resumed = await train(tmp_path / "run", config=config, resume=True)
     assert resumed.reporter.steps == [4, 5]

@@ -17,7 +17,7 @@ from flowright.core.errors import DataError, UserError
 from flowright.data.task import Problem, write_tasks
 from flowright.judging.measuring.exam_probes import EQUAL, ExamPlan
 from flowright.judging.measuring.exam_report import exam_report, read_exam
-from flowright.judging.measuring.judge_exam import hold_exam, open_exam_judges, section_for_exam
+from flowright.judging.measuring.judge_exam import check_examinable, hold_exam, open_exam_judges
 from flowright.judging.measuring.labelled_answers import read_labelled, write_labelled
 from flowright.viewer.rendering.report import report_html, report_text
 
@@ -129,12 +129,10 @@ def test_arguments_that_do_not_go_together(main: Main, capsys: pytest.CaptureFix
     assert "--price-in and --price-out go together" in capsys.readouterr().err
 
 
-def test_the_judge_is_asked_anew_every_time() -> None:
-    served = JudgeSection(model="m", cache_size=500, breaker_threshold=5)
-    examined = section_for_exam(served)
-    assert (examined.cache_size, examined.breaker_threshold) == (0, 0)
+def test_a_rubric_cannot_be_examined() -> None:
+    check_examinable(JudgeSection(model="m"))
     with pytest.raises(UserError, match=r"judge\.ask: rubric"):
-        section_for_exam(JudgeSection(ask="rubric"))
+        check_examinable(JudgeSection(ask="rubric"))
 
 
 # What is drawn of a record.

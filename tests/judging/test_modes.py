@@ -1,5 +1,6 @@
 """What a judge can be asked for beside right or wrong: scores, grades, pairs, rubrics, aspects."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -226,6 +227,7 @@ async def test_criteria_are_asked_in_batches_that_keep_their_numbers() -> None:
         ((2, 1, -1), (True, True, False), 1.0),
         ((1, -4), (True, True), 0.0),
         ((0.5, 1.5), (True, False), 0.25),
+        ((1e308, 1e308), (True, True), 1.0),
     ],
 )
 async def test_points_by_hand(
@@ -239,7 +241,7 @@ async def test_points_by_hand(
 
 
 def test_a_criterion_that_decides_nothing_is_a_mistake() -> None:
-    for text, points in (("It is so.", 0), (" ", 1)):
+    for text, points in (("It is so.", 0), (" ", 1), ("So.", math.inf), ("So.", math.nan)):
         with pytest.raises(ValueError, match="criterion"):
             Criterion(text, points)
 

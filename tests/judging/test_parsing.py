@@ -226,10 +226,52 @@ JSON = [
     Case("both", '{"verdict": "true|false"}', "invalid"),
     Case("是", '{"verdict": "是"}', "invalid"),
     Case("full-width letters", '{"verdict": "Ｔｒｕｅ"}', True),
+    # As models write it: no JSON, and clear.
+    Case("LaTeX", r'{"reason": "Both are \(\frac{1}{2}\).", "verdict": true}', True),
+    Case(
+        "LaTeX in a fence", '```json\n{"reason": "\\sqrt{2} \\ne 2", "verdict": false}\n```', False
+    ),
+    Case("LaTeX that begins like an escape", r'{"reason": "\underline{4}", "verdict": true}', True),
+    Case("a lone quotation mark", '{"reason": "The answer "4" matches.", "verdict": true}', True),
+    Case("quoted words", '{"reason": "It has "a", "b" and "c".", "verdict": false}', False),
+    Case("Python's literals", '{"reason": "So.", "verdict": True}', True),
+    Case("Python, not JSON", "{'reason': 'So.', 'verdict': False}", False),
+    Case("an apostrophe", "{'reason': \"It's so.\", 'verdict': True}", True),
+    Case("an apostrophe in single quotes", "{'reason': 'It's so.', 'verdict': True}", True),
+    Case("typographic quotation marks", "{“reason”: “So.”, “verdict”: true}", True),
+    Case("a trailing comma", '{"reason": "So.", "verdict": true,}', True),
+    Case("bare keys", "{reason: 'So.', verdict: true}", True),
+    Case("no end", '{"reason": "So.", "verdict": true', True),
+    Case("no end, in a fence", '```json\n{"reason": "So.", "verdict": false\n```', False),
+    Case("a cut reason behind it", '{"verdict": false, "reason": "6 is not', False),
+    Case("white space to the end", '{"reason": "So.", "verdict": true' + " \n" * 500, True),
+    # As models write it, and not clear.
+    Case("a cut word", '{"reason": "So.", "verdict": "tru', "no_verdict"),
+    Case("cut before the verdict", '{"reason": "So it is, "verdict": true', "no_verdict"),
+    Case("a cut reason that takes it back", '{"verdict": true, "reason": "Wait, 6 is', "misplaced"),
+    Case("two verdicts, LaTeX", r'{"reason": "\(", "verdict": true, "verdict": false}', "conflict"),
+    Case("one said twice, LaTeX", r'{"a": "\(", "verdict": true, "verdict": true}', "conflict"),
+    Case(
+        "a verdict quoted in a reason",
+        '{"reason": "It says "ok", "verdict": true, "x": "y"", "verdict": false}',
+        "conflict",
+    ),
+    Case(
+        "a verdict quoted, and no end",
+        '{"reason": "It says "ok", "verdict": true}", "verdict": fal',
+        "misplaced",
+    ),
+    Case("an escaped verdict", r'{"reason": "\(\"verdict\": true\)", "verdict": false}', False),
+    # Keys that say something else.
+    Case("an override", '{"reason": "a", "verdict": true, "override": "false"}', "conflict"),
+    Case("an override before it", '{"override": false, "verdict": true}', "conflict"),
+    Case("an override in a list", '{"verdict": true, "more": [{"final": "no"}]}', "conflict"),
+    Case("in words", '{"verdict": true, "matches": "No."}', "conflict"),
+    Case("a sentence", '{"verdict": true, "note": "Verdict: False"}', "conflict"),
+    Case("the same in words", '{"verdict": true, "matches": "yes", "steps": 0}', True),
     # No verdict.
     Case("another key", '{"correct": true}', "no_verdict"),
     Case("the key in a string", '{"reason": "verdict: true"}', "no_verdict"),
-    Case("Python, not JSON", "{'verdict': True}", "no_verdict"),
     Case("cut off", '{"reason": "Both are 4.", "verdict": tr', "no_verdict"),
     Case("plain text", "They agree.\nVerdict: True", "no_verdict"),
     Case("a bare value", "true", "no_verdict"),
@@ -279,7 +321,7 @@ def test_the_reason_is_kept() -> None:
     reading = parse_verdict('{"reason": " Both are 4. ", "verdict": true}', "json_schema")
     assert reading.reason == "Both are 4."
     assert parse_verdict('{"reason": "\\ud83d!", "verdict": true}', "json_schema").reason == "?!"
-    assert len(parse_verdict("x" * 9000 + "\nVerdict: True", "text").reason) == 2000
+    assert len(parse_verdict("x" * 9000 + ".\nVerdict: True", "text").reason) == 2000
 
 
 def test_a_long_reply_is_read_from_its_end() -> None:

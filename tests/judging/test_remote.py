@@ -2,15 +2,16 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
-from judge_serving import served
+from judge_serving import served, until
 
 from flowright.config.judge import JudgeRewardSection, JudgeServerSection
 from flowright.config.loading import judge_reward, load_judge_reward
@@ -20,6 +21,7 @@ from flowright.judging.reward.adapter import JudgeRewardSystem, create_judge_rew
 from flowright.judging.rules import RuleJudge
 from flowright.judging.service.app import create_app
 from flowright.judging.verdict import Criterion, Judge, JudgeQuery, Verdict
+from flowright.llm.transport import MOST_BYTES
 
 ASKED = JudgeQuery("What is 6 * 7?", "It is 42.", "42", "math_expression", key="1/a/0")
 
@@ -110,6 +112,13 @@ async def remote(service: Service, **options: object) -> AsyncIterator[RemoteJud
 # The remote judge.
 
 
+async def test_a_body_without_end_is_given_up_at_64_mib() -> None:
+    service = Service([" " * (MOST_BYTES + 1)])
+    async with remote(service, max_retries=0, timeout=60) as judge:
+        verdict = await judge.judge(ASKED)
+    assert verdict.score is None and "a body above 64 MiB" in verdict.reason
+
+
 async def test_a_verdict_keeps_what_the_service_says() -> None:
     service = Service()
     async with remote(service, api_key="sesame") as judge:
@@ -193,10 +202,78 @@ async def test_a_failure_is_a_verdict_without_a_score(step: object, status: str,
 
 
 async def test_a_service_that_is_not_there() -> None:
-    judge = RemoteJudge(JudgeRewardSection(judge_url="http://127.0.0.1:9", max_retries=0))
+    section = {"judge_url": "http://127.0.0.1:9", "max_retries": 0, "reconnect_seconds": 0.3}
+    judge = RemoteJudge(JudgeRewardSection.model_validate(section))
+    began = time.monotonic()
     verdict = await judge.judge(ASKED)
-    await judge.aclose()
+    assert time.monotonic() - began >= 0.3, "it may be restarting"
     assert verdict.status == "unavailable" and "refused" in verdict.reason.lower()
+    sent = judge.requests
+    assert (await judge.judge(ASKED)).status == "unavailable"
+    assert judge.requests == sent + 1, "an outage is waited for once"
+    await judge.aclose()
+
+
+async def test_a_restarting_service_costs_no_verdict() -> None:
+    """It is killed with requests in flight, refuses connections, and comes back."""
+
+    @dataclass
+    class Slow:
+        name: str = "slow"
+
+        async def judge(self, query: JudgeQuery) -> Verdict:
+            await asyncio.sleep(0.005)
+            return await RuleJudge().judge(query)
+
+    app = create_app(Slow(), JudgeServerSection(max_in_flight=8))
+    queries = [replace(ASKED, key=str(number)) for number in range(400)]
+    async with AsyncExitStack() as stack:
+        url, _ = await stack.enter_async_context(served(app, 0.0))
+        section = {"judge_url": url, "max_retries": 0, "batch_timeout": 0}
+        judge = RemoteJudge(JudgeRewardSection.model_validate(section))
+        tasks = [asyncio.create_task(judge.judge(query)) for query in queries]
+        await until(lambda: sum(task.done() for task in tasks) >= 40)
+        await stack.aclose()
+        assert not all(task.done() for task in tasks)
+        await until(lambda: judge.counters.role("judge_service")["attempts"] > 10)
+        port = int(url.rpartition(":")[2])
+        async with served(create_app(Slow(), JudgeServerSection(max_in_flight=8)), port=port):
+            verdicts = await asyncio.gather(*tasks)
+    await judge.aclose()
+    assert [each.status for each in verdicts] == ["ok"] * 400
+
+
+async def test_what_is_at_an_address_is_known_before_the_first_question() -> None:
+    app = web.Application()
+
+    async def healthy(request: web.Request) -> web.Response:  # as vLLM answers
+        return web.Response()
+
+    app.router.add_get("/health", healthy)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    other = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    keyed = create_app(RuleJudge(), JudgeServerSection(api_key="k"))
+
+    async def down() -> list[str]:
+        return ["its model does not answer"]
+
+    starting = create_app(RuleJudge(), JudgeServerSection(), ready=down)
+    async with served(keyed) as (locked, _), served(starting) as (early, _):
+        for url, key, waits, expected in (
+            (other, "", True, "404"),
+            (locked, "wrong", True, "401"),
+            (locked, "k", True, ""),
+            ("http://127.0.0.1:9", "", True, "cannot be reached"),
+            (early, "", True, ""),
+            (early, "", False, "its model does not answer"),
+        ):
+            judge = RemoteJudge(JudgeRewardSection(judge_url=url, api_key=key))
+            found = " ".join(await judge.check(waits))
+            await judge.aclose()
+            assert expected in found and bool(expected) is bool(found), (url, key, waits, found)
+    await runner.cleanup()
 
 
 async def test_who_stops_waiting_is_not_asked_for() -> None:
@@ -393,7 +470,8 @@ async def test_a_judge_of_ones_own() -> None:
 
 def test_closing_ends_the_thread() -> None:
     before = threading.active_count()
-    with JudgeRewardSystem({"judge_url": "http://127.0.0.1:9", "max_retries": 0}) as system:
+    gone = {"judge_url": "http://127.0.0.1:9", "max_retries": 0, "reconnect_seconds": 0}
+    with JudgeRewardSystem(gone) as system:
         assert system.reward("Q", "3", "4")["source"] == "rule_fallback"
         assert threading.active_count() == before + 1
     assert threading.active_count() == before

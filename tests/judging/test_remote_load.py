@@ -95,7 +95,7 @@ async def test_without_its_word_the_most_of_a_batch_is_found_out_at_the_first_ca
     assert service.statuses.count(413) == found_out == 3  # 16, 8, 8
 
 
-@pytest.mark.parametrize("status", [400, 413, 422])
+@pytest.mark.parametrize("status", [400, 401, 402, 403, 404, 409, 410, 413, 422, 451, 200])
 async def test_a_question_that_is_refused_spoils_only_itself(status: int) -> None:
     service = StandIn(refuses=lambda m: status if "poison" in m["completion"] else None)
     asked = queries(48)
@@ -108,6 +108,15 @@ async def test_a_question_that_is_refused_spoils_only_itself(status: int) -> Non
         (None, "refused")
     }
     assert breaker.opened == 0
+
+
+async def test_a_service_that_refuses_everything_is_down() -> None:
+    service = StandIn(refuses=lambda m: 401)
+    async with service.asked(max_retries=0) as judge:
+        breaker = CircuitBreaker(judge, 5, 60.0)
+        verdicts = await asyncio.gather(*map(breaker.judge, queries(160)))
+    assert {(v.score, v.status) for v in verdicts} == {(None, "unavailable")}
+    assert breaker.opened == 1 and len(service.statuses) <= 20, "ten batches and controls"
 
 
 async def test_one_huge_completion_goes_alone() -> None:

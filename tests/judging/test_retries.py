@@ -109,6 +109,15 @@ async def test_an_empty_reply_gets_more_room_and_a_second_one_a_looser_form() ->
     assert [form_of(r) for r in model.requests] == ["json_schema", "json_schema", "json_object"]
 
 
+async def test_a_line_that_may_be_quoted_is_asked_about_again_by_schema() -> None:
+    quoted = reply("The answer ends with the words\n\nVerdict: True")
+    model = ScriptedModel([quoted, quoted, quoted, reply(WRONG)])
+    verdict = await ask(model)
+    assert (verdict.correct, verdict.attempts) == (False, 4)
+    forms = ["json_schema", "json_object", "text", "json_schema"]
+    assert [form_of(request) for request in model.requests] == forms
+
+
 async def test_an_unparsed_reply_loosens_the_form() -> None:
     model = ScriptedModel([reply("Looks right."), reply("True"), reply("Fine.\nVerdict: True")])
     verdict = await ask(model)
@@ -235,50 +244,81 @@ def picky(accepted: Form) -> ScriptedModel:
 
 
 @pytest.mark.parametrize("accepted", ["json_object", "text"])
-async def test_a_refused_form_is_remembered(accepted: Form) -> None:
+async def test_a_form_that_five_queries_were_refused_in_is_given_up(accepted: Form) -> None:
     model = picky(accepted)
     judge = LlmJudge(model, SECTION)
-    first = await judge.judge(QUERY)
-    assert (first.correct, first.attempts) == (True, FORMS.index(accepted) + 1)
-    second = await judge.judge(QUERY)
-    assert (second.correct, second.attempts) == (True, 1)
+    verdicts = [await judge.judge(QUERY) for _ in range(7)]
+    first = FORMS.index(accepted) + 1
+    assert [verdict.attempts for verdict in verdicts] == [first] * 5 + [1, 1]
+    assert all(verdict.correct for verdict in verdicts)
     assert form_of(model.requests[-1]) == accepted
 
 
+async def test_a_form_is_not_given_up_for_replies_that_a_server_cannot_read() -> None:
+    """vLLM refuses (400) some replies of gpt-oss, whatever was asked for."""
+    told = ["Expected 2 output messages (reasoning and final), but got 7.",
+            "unexpected tokens remaining in message header"]  # fmt: skip
+
+    def answer(request: ChatRequest) -> Any:
+        seed = request.seed or 0
+        is_lost = len(model.requests) == 1 or seed % 2
+        return RequestRefused(told[seed % 3 % 2]) if is_lost else reply(in_form(request, True))
+
+    model = ScriptedModel([answer])
+    judge = build_judge(SECTION, model)
+    for number in range(60):
+        assert (await judge.judge(replace(QUERY, key=f"{number}"))).correct is True
+    first = [r.response_format and r.response_format["type"] for r in model.requests][-20:]
+    assert "json_schema" in first
+
+
 async def test_a_refusal_of_every_form_is_not_about_the_form() -> None:
-    """A prompt that is too long is refused in each form: three calls, and nothing is learned."""
-    steps = [RequestRefused("too long")] * 3 + [reply(RIGHT)]
+    """A prompt that is too long is refused in each form, and nothing is learned."""
+    steps = [*[RequestRefused("too long")] * 4, reply(RIGHT)] * 9
     model = ScriptedModel(steps)
     judge = LlmJudge(model, SECTION)
-    verdict = await judge.judge(QUERY)
-    assert (verdict.status, verdict.attempts) == ("refused", 3)
-    assert (await judge.judge(QUERY)).correct is True
-    assert form_of(model.requests[-1]) == "json_schema"
+    for _ in range(9):
+        verdict = await judge.judge(QUERY)
+        assert (verdict.status, verdict.attempts) == ("refused", 4)
+        assert (await judge.judge(QUERY)).correct is True
+        assert form_of(model.requests[-1]) == "json_schema"
 
 
-async def test_a_form_that_is_ignored_is_skipped_after_three_replies_in_a_row() -> None:
+async def test_a_form_that_is_ignored_five_times_is_given_up() -> None:
     """The server serves plain text whatever it is asked for."""
     model = ScriptedModel([reply("They agree.\nVerdict: True")])
     judge = LlmJudge(model, SECTION)
-    calls = [(await judge.judge(QUERY)).attempts for _ in range(5)]
-    assert calls == [3, 3, 3, 1, 1]
+    calls = [(await judge.judge(QUERY)).attempts for _ in range(7)]
+    assert calls == [3, 3, 3, 3, 3, 1, 1]
     assert form_of(model.requests[-1]) == "text"
 
 
-def test_one_good_reply_keeps_a_form() -> None:
+@pytest.mark.parametrize("honest", [0, 20])
+async def test_answers_that_make_a_judge_talk_change_nothing_for_others(honest: int) -> None:
+    """Behind a server that does not enforce schemas; before and after the first honest verdict."""
+
+    def answer(request: ChatRequest) -> Any:
+        talks = "which unit" in request.messages[-1].content
+        return reply("Could you tell me in which unit?" if talks else in_form(request, True))
+
+    model = ScriptedModel([answer])
+    judge = LlmJudge(model, SECTION)
+    for _ in range(honest):
+        await judge.judge(QUERY)
+    for _ in range(9):
+        assert (await judge.judge(replace(QUERY, answer="which unit?"))).status == "parse_error"
+    assert (await judge.judge(QUERY)).attempts == 1
+    assert form_of(model.requests[-1]) == "json_schema"
+
+
+def test_one_verdict_keeps_a_form() -> None:
     forms = Forms()
-    forms.ignored("json_schema")
-    forms.parsed("json_schema")
+    schema, text = first_attempt(SECTION, "json_schema"), first_attempt(SECTION, "text")
+    forms.served(text, {"json_schema", "json_object"})
+    forms.served(schema, set())
     for _ in range(10):
-        forms.ignored("json_schema")
-    assert forms.start == "json_schema"
-
-
-def test_forms_only_get_looser() -> None:
-    forms = Forms()
-    forms.refused(served="text")
-    forms.refused(served="json_object")
-    assert forms.start == "text"
+        forms.served(text, {"json_schema", "json_object", "bounds"})
+    assert (forms.start, forms.bounded) == ("json_schema", True)
     assert [looser(form) for form in FORMS] == ["json_object", "text", "text"]
 
 
@@ -310,9 +350,9 @@ async def test_a_server_that_refuses_the_bounds_gets_the_schema_without_them(mes
 
     model = ScriptedModel([answer])
     judge = LlmJudge(model, SECTION)
-    first = await judge.judge(QUERY)
-    assert (first.correct, first.attempts) == (True, 2)
-    assert (await judge.judge(QUERY)).attempts == 1, "remembered"
+    verdicts = [await judge.judge(QUERY) for _ in range(7)]
+    assert all(verdict.correct for verdict in verdicts)
+    assert [verdict.attempts for verdict in verdicts] == [2, 2, 2, 2, 2, 1, 1], "remembered"
     assert form_of(model.requests[-1]) == "json_schema"
 
 
@@ -507,17 +547,20 @@ async def test_one_hanging_request_leaves_time_for_another() -> None:
     st.sampled_from(FORMS),
     st.text(max_size=5),
 )
-def test_each_attempt_changes_something_and_only_ever_asks_for_less_structure(
+def test_each_attempt_changes_something_and_asks_for_less_structure_but_behind_the_least(
     endings: list, start: Form, key: str
 ) -> None:
     attempts: list[JudgeAttempt] = [first_attempt(SECTION, start)]
     for ending, previous in zip(endings, [None, *endings], strict=False):
-        attempts.append(next_attempt(attempts[-1], ending, previous, SECTION))
-    for before, after in pairwise(attempts):
+        attempts.append(next_attempt(attempts[-1], ending, previous, SECTION, first=start))
+    for (before, after), ending in zip(pairwise(attempts), endings, strict=True):
         assert after.number == before.number + 1
         assert after.temperature > before.temperature
         assert before.max_tokens <= after.max_tokens <= SECTION.max_tokens * MAX_GROWTH
-        assert FORMS.index(after.form) >= FORMS.index(before.form)
+        if ending == "unparsed":
+            assert after.form == (start if before.form == "text" else looser(before.form))
+        else:
+            assert FORMS.index(after.form) >= FORMS.index(before.form)
     assert len({attempt.seed(key) for attempt in attempts}) == len(attempts)
 
 

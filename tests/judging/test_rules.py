@@ -220,7 +220,7 @@ class ScriptedSandbox:
     report: TestReport
     checked: list[str] = field(default_factory=list)
 
-    async def check(self, solution: str, *_: object) -> TestReport:
+    async def check(self, solution: str, *_: object, **__: object) -> TestReport:
         self.checked.append(solution)
         return self.report
 

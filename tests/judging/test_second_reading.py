@@ -5,25 +5,28 @@ import asyncio
 import random
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
 import pytest
 from hypothesis import given, strategies as st
 from judge_doubles import Step, in_form, reply, unavailable
+from llm_standin import Seen, StandIn, good, http, problem, stream
 
 from flowright.config.judge import JudgeSection
+from flowright.config.llm import LlmSection, ModelEntry
 from flowright.config.workflow import RewardSection
 from flowright.environments.rollout import reward_of
 from flowright.judging.attempts import READING_ATTEMPTS
 from flowright.judging.audit import audit
 from flowright.judging.build import build_judge
-from flowright.judging.measuring.judge_exam import section_for_exam
 from flowright.judging.rules import gate
 from flowright.judging.verdict import AnswerType, Criterion, JudgeQuery, Verdict
 from flowright.judging.wrappers import LONG, SHORT, neutral, shortened
 from flowright.llm.chat import ChatReply, ChatRequest, RequestRefused, Usage
+from flowright.llm.client import ChatClient
 from flowright.llm.context import most_tokens
 
 BAIT = "xyzzy"
@@ -81,7 +84,7 @@ class Baited:
 
 def attempts(fault: str) -> int:
     """Of a first reading."""
-    return {"declined": 2, "filtered": 2, "refused": 3}.get(fault, 4)
+    return {"declined": 2, "filtered": 2}.get(fault, 4)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -94,7 +97,7 @@ async def test_a_bait_beside_the_answer_is_not_read_again(fault: str) -> None:
         assert verdict.source == "second_reading"
         assert "(first reading: " in verdict.reason
         assert model.answers[-1] == text
-        assert verdict.attempts == verdict.usage.calls + (fault == "refused") * 3
+        assert verdict.attempts == verdict.usage.calls + (fault == "refused") * 4
         assert len(model.requests) == attempts(fault) + 1
         assert model.requests[-1].max_tokens == 2 * JudgeSection().max_tokens
 
@@ -312,6 +315,78 @@ async def test_a_server_too_slow_for_the_configured_tokens_is_not_asked_for_fewe
     assert min(request.max_tokens or 0 for request in model.requests) == JudgeSection().max_tokens
 
 
+# Refusals by a real server, between the client and the judge.
+
+PAGE = b"<html><h1>Request blocked</h1></html>"
+GATEWAY = {
+    **{str(n): problem(n, "flagged") for n in (302, 400, 401, 402, 403, 404, 409, 410, 451, 500)},
+    "403, a page": http(403, PAGE),
+    "200, a page": http(200, PAGE),
+    "200, an error": http(200, b'{"error": {"message": "flagged", "code": 403}, "choices": null}'),
+    "200, an error in a stream": stream({"error": {"message": "flagged"}}),
+    "204": http(204, b""),
+}
+
+
+@asynccontextmanager
+async def behind_gateway(choose: Callable[[str], bytes | None]) -> AsyncIterator[tuple]:
+    """A judge with a breaker, and its server, which ``choose`` may interrupt by the prompt."""
+
+    def answer(seen: Seen) -> bytes:
+        text = seen.json["messages"][-1]["content"]
+        found = SHOWN.search(text)
+        asked = ChatRequest((), response_format=seen.json.get("response_format"))
+        said = in_form(asked, found is not None and "42" in found[2])
+        return choose(text) or good(said)
+
+    section = LlmSection(backoff_seconds=0.001, reconnect_seconds=0)
+    async with StandIn(choose=answer) as server:
+        entry = ModelEntry(base_url=server.url, model_name="m")
+        client = ChatClient("big", entry, section)
+        yield build_judge(JudgeSection(breaker_threshold=2, breaker_seconds=60), client), server
+        await client.aclose()
+
+
+FLAGGED = replace(ASKED, answer_type="free_text")
+
+
+@pytest.mark.parametrize("kind", GATEWAY)
+async def test_an_answer_that_a_gateway_refuses_is_wrong_and_closes_it_for_nobody(
+    kind: str,
+) -> None:
+    async with behind_gateway(lambda text: GATEWAY[kind] if BAIT in text else None) as (judge, _):
+        for n in range(2):
+            verdict = await judge.judge(replace(FLAGGED, key=f"{n}"))
+            assert (verdict.source, verdict.score) == ("floor", 0.0), verdict.reason
+        assert (await judge.judge(replace(FLAGGED, answer="42"))).source == "llm"
+        rescued = await judge.judge(replace(BESIDE, answer_type="span"))
+        assert (rescued.source, rescued.score) == ("second_reading", 1.0)
+
+
+@pytest.mark.parametrize("kind", ["401", "404", "200, a page", "500"])
+async def test_a_gateway_that_refuses_everything_is_ours_and_opens_the_breaker(kind: str) -> None:
+    async with behind_gateway(lambda text: GATEWAY[kind]) as (judge, server):
+        for n in range(9):
+            verdict = await judge.judge(replace(FLAGGED, answer="41", key=f"{n}"))
+            assert (verdict.status, verdict.score) == ("unavailable", None)
+        assert len(server.seen) <= 4 if kind in ("401", "404") else 2 * 2 * 4 * 5
+        assert "Circuit breaker open" in verdict.reason
+
+
+async def test_a_key_that_is_revoked_between_the_readings_floors_nobody() -> None:
+    for last in range(1, 24):
+        count = 0
+
+        def choose(text: str, last: int = last) -> bytes | None:
+            nonlocal count
+            count += 1
+            return GATEWAY["403"] if BAIT in text or count > last else None
+
+        async with behind_gateway(choose) as (judge, _):
+            verdict = await judge.judge(FLAGGED)
+        assert verdict.score is None or last > 20, last
+
+
 # What is read again.
 
 
@@ -353,8 +428,9 @@ async def test_a_model_is_shown_the_end_of_an_answer_that_is_too_long() -> None:
     assert model.answers == ["𓀀" * 24 + "42"]
 
 
-async def test_it_can_be_switched_off_and_the_exam_does() -> None:
-    assert section_for_exam(JudgeSection()).second_reading is False
+async def test_it_can_be_switched_off_and_a_fresh_query_does() -> None:
+    fresh = replace(ASKED, fresh=True)
+    assert (await build_judge(JudgeSection(), Baited()).judge(fresh)).status == "declined"
     for mode in ("judge", "rules_then_judge"):
         section = JudgeSection(second_reading=False, mode=mode)
         assert (await build_judge(section, Baited()).judge(ASKED)).status == "declined"
@@ -366,3 +442,31 @@ async def test_it_can_be_switched_off_and_the_exam_does() -> None:
 
 def test_the_gate_comes_first() -> None:
     assert gate(replace(ASKED, answer="")) is not None
+
+
+@pytest.mark.parametrize("form", ["json_schema", "json_object", "text"])
+async def test_a_right_answer_that_one_form_alone_can_be_read_of_is_never_floored(
+    form: str,
+) -> None:
+    """Where the bait is shown the judge's JSON is broken, or its line quoted, but in one form."""
+
+    def broken(request: ChatRequest) -> Step:
+        asked = "text" if request.response_format is None else request.response_format["type"]
+        if asked == form:
+            return reply(in_form(request, True))
+        if asked == "text":
+            return reply("The answer ends with\nVerdict: True")
+        return reply('{"reason": "It says "a", "verdict": true}", "verdict": ')
+
+    judge = build_judge(JudgeSection(max_attempts=2), Baited(broken))
+    verdict = await judge.judge(replace(ASKED, answer=f"{BAIT} 42"))
+    assert (verdict.correct, verdict.source) == (
+        True,
+        "llm" if form != "text" else "second_reading",
+    )
+
+
+async def test_a_right_answer_whose_formula_breaks_the_json_is_right_at_once() -> None:
+    model = Baited(lambda request: reply(r'{"reason": "\(42\) and \frac{84}{2}", "verdict": true}'))
+    verdict = await build_judge(JudgeSection(), model).judge(replace(ASKED, answer=f"{BAIT} 42"))
+    assert (verdict.correct, verdict.source, verdict.attempts) == (True, "llm", 1)

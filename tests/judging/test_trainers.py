@@ -25,8 +25,9 @@ from flowright.config.judge import JudgeServerSection
 from flowright.core.errors import ConfigError, RunPaused, UserError
 from flowright.judging.payloads import completion_text, prompt_text
 from flowright.judging.reward import verl
+from flowright.judging.reward.patience import WINDOW, GroupMeans
 from flowright.judging.reward.trl import trl_reward
-from flowright.judging.reward.verl import WINDOW, GroupMeans, VerlReward
+from flowright.judging.reward.verl import VerlReward
 from flowright.judging.service.app import create_app
 from flowright.judging.service.openrlhf import completion_of
 from flowright.judging.verdict import JudgeQuery, Status, Verdict
@@ -108,6 +109,45 @@ async def test_trl_awaits_the_asynchronous_form_and_takes_conversations() -> Non
     assert whole.answer_type == "number" and whole.reference == "42"
     assert whole.question.index("Be short.") < whole.question.index("6 * 7?")
     assert reward.__name__ == "right"
+
+
+def test_trls_run_ends_where_too_little_is_judged() -> None:
+    """No verdict on 7 of 8: an error with its reason, not a run that ends as if it had learnt."""
+    answers, solution = ["42", *["fails"] * 7], ["42"] * 8
+    with service(Double()) as url:
+        reward = trl_reward(asked_at(url))
+        with pytest.raises(RunPaused, match=r"88% of the latest 8 .*at most 20%.*abstain"):
+            reward(prompts=["q"] * 8, completions=answers, solution=solution)
+        reward.close()
+        lenient = trl_reward(asked_at(url), most_unscored=1.0)
+        told = lenient(prompts=["q"] * 8, completions=answers, solution=solution)
+        assert told == [1.0, *[None] * 7]
+        lenient.close()
+    gone = trl_reward(asked_at("http://127.0.0.1:9"), patience=0.0)
+    with pytest.raises(UserError, match="cannot be reached"):
+        gone(prompts=["q"], completions=["42"], solution=["42"])
+    gone.close()
+
+
+def test_no_rule_decides_for_a_trainer_unless_it_is_asked_for() -> None:
+    with service(Double(down=10**6)) as url:
+        for given_rules, expected in (({}, [None]), ({"fallback_to_rule": True}, [1.0])):
+            section = {"judge_url": url, "use_cache": False, "batch_timeout": 0.0, **given_rules}
+            reward = trl_reward(section, patience=0.0, most_unscored=1.0)
+            assert reward(prompts=["q"], completions=["42"], solution=["42"]) == expected
+            reward.close()
+        verls = VerlReward({"judge_url": url}, patience=0.0)
+        with pytest.raises(RunPaused, match="unavailable"):
+            verls.score("gsm", "42", "42")
+        verls.close()
+
+
+def test_trl_waits_for_a_judge_that_is_down() -> None:
+    with service(double := Double(down=2)) as url:
+        reward = trl_reward(asked_at(url))
+        assert reward(prompts=["q"] * 2, completions=["42"] * 2, solution=["42"] * 2) == [1.0, 1.0]
+        assert len(double.asked) == 4
+        reward.close()
 
 
 def test_trls_dataset_without_a_reference_is_told_at_once() -> None:
@@ -296,6 +336,12 @@ async def test_openrlhf_gets_rewards_and_the_groups_mean_for_an_unscored_sample(
     }  # fmt: skip
     assert [query.answer for query in double.asked] == ["fails", "42", "41", "fails"]
     assert 'requests_total{code="200",endpoint="/openrlhf"} 3.0' in text
+
+
+async def test_openrlhf_waits_for_a_judge_that_is_down() -> None:
+    async with client_of(create_app(Double(down=1), JudgeServerSection())) as client:
+        answer = await client.post("/openrlhf", json=sample("p", "42"))
+    assert answer.json()["rewards"] == [1.0]
 
 
 async def test_openrlhf_is_told_what_can_never_be_judged() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import email.utils
+import gzip
 import json
 import socket
 import time
@@ -17,12 +18,13 @@ from flowright.llm.chat import (
     ChatReply,
     ChatRequest,
     Message,
+    NoCompletion,
     RequestRefused,
     ServerMisconfigured,
     Usage,
 )
 from flowright.llm.client import ChatClient
-from flowright.llm.transport import proxy_for
+from flowright.llm.transport import MOST_BYTES, proxy_for
 from flowright.llm.wire import MalformedReply, decode_reply
 
 FAST = LlmSection(
@@ -512,7 +514,127 @@ async def test_the_proxy_is_used_unless_no_proxy_names_the_host(monkeypatch: pyt
         assert len(proxy.seen) == 1
 
 
+async def test_a_text_that_every_key_is_refused_for_costs_no_key():
+    def choose(seen):
+        key = seen.headers["authorization"]
+        is_refused = "flagged" in seen.body.decode() or key == "Bearer a"
+        return problem(403, "not with this") if is_refused else good()
+
+    async with StandIn(choose=choose) as server:
+        client = client_for(server, api_key=("a", "b", "c"))
+        flagged = ChatRequest((Message("user", "flagged"),))
+        for _ in range(3):
+            with pytest.raises(ServerMisconfigured):
+                await client.chat(flagged)
+            assert (await client.chat(ASK)).text == "fine"
+        asked = len(server.seen)
+        for _ in range(4):
+            assert (await client.chat(ASK)).attempts == 1, "a is known to be bad"
+        await client.aclose()
+    assert len({seen.headers["authorization"] for seen in server.seen[asked:]}) == 2
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind"),
+    [
+        (http(200, b"<html>blocked</html>"), NoCompletion),
+        (problem(500, "unexpected tokens remaining in message header"), NoCompletion),
+        (problem(409, "no"), NoCompletion),
+        (problem(451, "no"), ServerMisconfigured),
+        (problem(400, "no"), RequestRefused),
+        (problem(503, "no"), FailureError),
+        (DROP, FailureError),
+    ],
+)
+async def test_a_server_that_answers_is_told_from_one_that_is_down(reply: object, kind: type):
+    async with StandIn(rest=reply) as server:
+        with pytest.raises(FailureError) as caught:
+            await ask(server)
+    assert type(caught.value) is kind
+
+
 # Reading bodies.
+
+
+async def test_a_body_without_end_is_given_up_at_64_mib():
+    bomb = http(200, gzip.compress(b" " * (MOST_BYTES + 1)), "content-encoding: gzip")
+    assert len(bomb) < 100_000
+    one_try = FAST.model_copy(update={"attempts": 1, "request_seconds": 60, "deadline_seconds": 60})
+    for body in (bomb, http(200, b":" * (MOST_BYTES + 1)), http(500, b"x" * (MOST_BYTES + 1))):
+        async with StandIn(rest=body) as server:
+            message = await refusal(server, section=one_try)
+        assert "1 x oversized" in message and "a body above 64 MiB" in message
+    async with StandIn(
+        [http(200, gzip.compress(b'{"choices":'), "content-encoding: gzip")]
+    ) as server:
+        assert (await ask(server)).text == "fine"
+
+
+def event(**fields: object) -> str:
+    return f"data: {json.dumps({'model': 'm', **fields})}"
+
+
+def said(text: str | None, finish: str | None = None, **fields: object) -> str:
+    change = None if text is None else {"content": text}
+    choice = {"index": 0, "delta": change, "finish_reason": finish}
+    return event(choices=[choice], **fields)
+
+
+def test_streams_are_read_as_the_standard_has_them():
+    four, two, stop = said("4"), said("2"), said("", "stop")
+    usage = {"prompt_tokens": 5, "completion_tokens": 2}
+    cut = said("2", "stop").partition(', "choices"')
+    rows: dict[str, list[str]] = {
+        "comments and other fields": [": hello", four, "id: 7\nretry: 5\n" + two, ": ", stop],
+        "an event of two lines": [four, cut[0] + "\ndata: " + "".join(cut[1:])],
+        "values that keep the connection alive": [four, "data:", "data: ", "data: null", two, stop],
+        "a ping": [event(type="ping"), four, "event: ping\ndata: {}", two, stop],
+        "null where there is nothing": [
+            said("4", error=None), two, said(None, "stop"), event(choices=None, usage=usage),
+        ],
+        "no choices beside the usage": [four, two, stop, event(usage=usage)],
+        "other choices": [
+            event(choices=[{"index": 1, "delta": {"content": "no"}}]), four, two, stop,
+        ],
+        "an index of null": [
+            four, event(choices=[{"index": None, "delta": {"content": "2"}}]), stop,
+        ],
+        "no space behind the colon": [x.replace("data: ", "data:") for x in (four, two, stop)],
+        "no blank lines between": ["\n".join([four, two, stop, "data: [DONE]"])],
+        "line separators inside of JSON": [
+            four.replace('"m"', '"\u2028\x85"'), two, stop, "data: [DONE]", "data: {behind the end",
+        ],
+    }  # fmt: skip
+    for name, events in rows.items():
+        for end in ("\n", "\r\n", "\r"):
+            for start, done in (("", "data: [DONE]"), ("\ufeff" + end * 2000, "")):
+                text = start + "\n\n".join([*events, done]).replace("\n", end)
+                reply = decode_reply(text.encode())
+                assert (reply.text, reply.finish_reason) == ("42", "stop"), name
+                assert reply.completion_tokens == (2 if '"usage"' in text else 0), name
+    broken = {"engine gone": [four, event(error={"message": "engine gone"}), stop],
+              "as its kind says": [four, 'event: error\ndata: {"x": "as its kind says"}', stop],
+              "late": [four, event(choices=[{"finish_reason": "error", "error": "late"}])],
+              "busy": [four, event(object="error", message="busy"), "data: [DONE]"],
+              "not JSON": [four, "data: {", stop]}  # fmt: skip
+    for why, events in broken.items():
+        with pytest.raises(MalformedReply, match=why):
+            decode_reply("\n\n".join(events).encode())
+
+
+def test_blank_lines_before_a_body_are_skipped():
+    whole = good("42").partition(b"\r\n\r\n")[2]
+    for before in (b"", b"\n" * 40, b"\r\n" * 50_000, b"\xef\xbb\xbf \t\n"):
+        assert decode_reply(before + whole).text == "42"
+    for body in (b"\n" * 99, b"\n<html>", b'{"choices": null}', b"null", b"[1]",
+                 b'{"error": "no", "choices": [{"message": {"content": "42"}}]}'):  # fmt: skip
+        with pytest.raises(MalformedReply):
+            decode_reply(body)
+
+
+def test_a_long_stream_takes_linear_time():
+    lines = "\n".join(said("4") for _ in range(100_000))
+    assert len(decode_reply(f"{lines}\n{said('', 'stop')}".encode()).text) == 100_000
 
 
 @given(st.binary(max_size=200))

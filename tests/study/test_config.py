@@ -47,7 +47,9 @@ def test_arms_have_cells_by_dose_and_pairs_of_doses(tmp_path: Path) -> None:
 
 def test_runs_go_seed_by_seed_and_differ_by_nothing_but_seed_and_settings(tmp_path: Path) -> None:
     folders = [Path(shutil.copytree("config/study", tmp_path / name)) for name in "ab"]
-    here, there = (shutil.copy("config/aflow_llm.yaml", folder / "m.yaml") for folder in folders)
+    here, there = (
+        shutil.copy("config/aflow_llm.yaml.example", folder / "m.yaml") for folder in folders
+    )
     given = read(tmp_path, set={"grpo.steps": 3, "llm.file": str(here)})
     runs = runs_of(given, cells_of(given), tmp_path / "out")
     names = ["honest/seed_0", "wordy/seed_0", "honest/seed_1", "wordy/seed_1"]

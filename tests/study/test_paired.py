@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from flowright.study.inference import least_effect, least_p, p_value, permutation, upper_tail
+from flowright.study.arm_comparison import least_effect, least_p, p_value, permutation, upper_tail
 
 
 def test_student_s_tail_is_that_of_the_tables():

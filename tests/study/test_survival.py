@@ -5,7 +5,13 @@ et al. 1963; its curve and log-rank in D. G. Kleinbaum and M. Klein 2012).
 import numpy as np
 import pytest
 
-from flowright.study.inference import EventTime, kaplan_meier, log_rank, median, paired_log_rank
+from flowright.study.arm_comparison import (
+    EventTime,
+    kaplan_meier,
+    log_rank,
+    median,
+    paired_log_rank,
+)
 
 SEEN = (6, 6, 6, 7, 10, 13, 16, 22, 23)
 CENSORED = (6, 9, 10, 11, 17, 19, 20, 25, 32, 32, 34, 35)

@@ -8,15 +8,15 @@ import pytest
 from rich.console import Console
 
 from flowright.config.run import RunSection
-from flowright.core.blocks import Fact, Text
 from flowright.core.files import write_json
+from flowright.core.report import Fact, Text
 from flowright.environments.display import Display, blocks_of, display_of
 from flowright.environments.registry import make_config
 from flowright.environments.workflow.display import DISPLAY
 from flowright.runs.directory import RunDirectory
-from flowright.viewer.monitoring.report import write_report
-from flowright.viewer.monitoring.screen import Screen
-from flowright.viewer.monitoring.snapshot import (
+from flowright.viewer.run_report import write_report
+from flowright.viewer.screen import Screen
+from flowright.viewer.snapshot import (
     kinds,
     load_rollouts,
     rollout_seconds,

@@ -24,11 +24,18 @@ from rich.console import Console
 
 from flowright.core.errors import RunError
 from flowright.core.formatting import duration
-from flowright.viewer.monitoring.live import find_run, read_keys
-from flowright.viewer.monitoring.screen import Screen, View
-from flowright.viewer.monitoring.server_health import Health, Watch, ask, read_metrics_page
-from flowright.viewer.monitoring.snapshot import Snapshot, load_rollouts, take_snapshot
+from flowright.viewer.live import (
+    Health,
+    Watch,
+    ask,
+    find_run,
+    load_of,
+    read_keys,
+    read_metrics_page,
+)
 from flowright.viewer.rendering.terminal import ASCII, UNICODE, sparkline
+from flowright.viewer.screen import Screen, View
+from flowright.viewer.snapshot import Snapshot, load_rollouts, take_snapshot
 
 monitor = command("monitor")
 ROOT = Path(__file__).resolve().parents[2]
@@ -172,7 +179,9 @@ def test_a_damaged_metrics_file_is_named(
     broken = make_run(tmp_path / "run", steps=2)
     (broken / "metrics.jsonl").write_text('{"step": 0}\nnot json\n{}\n')
     assert monitor([str(broken), "--once"]) == 2
-    assert "metrics.jsonl:2: not JSON; take the line out" in capsys.readouterr().err
+    assert (
+        "metrics.jsonl:2: no JSON object with a step; take the line out" in capsys.readouterr().err
+    )
 
 
 def test_the_shell_command_prints_plain_text_into_a_pipe(run: Path) -> None:
@@ -381,7 +390,8 @@ def test_a_server_is_asked_and_one_that_is_gone_is_said(url: str) -> None:
     assert gone.running is None and "refused" in gone.trouble
     assert ask("nonsense").trouble
     health = Watch([url, "http://127.0.0.1:1"]).look()
-    screen = Screen(Snapshot(Path("run"), {"step": 1, "steps": 2}, ({"step": 1},)), health=health)
+    loads = [load_of(*each) for each in health.items()]
+    screen = Screen(Snapshot(Path("run"), {"step": 1, "steps": 2}, ({"step": 1},)), loads=loads)
     lines = [line.plain for line in screen.lines(200, None, UNICODE)]
     assert any("15 running, 4 waiting, KV cache 75.0 %" in line for line in lines)
     assert any("127.0.0.1:1" in line and "refused" in line for line in lines)

@@ -19,19 +19,20 @@ from flowright.core.formatting import short_percent
 from flowright.core.report import ChangeChart, LineChart, ScatterChart, ScatterDot, Series
 from flowright.environments.workflow.display import DISPLAY
 from flowright.runs.run_files import write_rollouts
-from flowright.viewer.monitoring.attempt_groups import (
-    Selection,
-    group_rollouts,
-    reward_arithmetic,
-    select_groups,
-)
-from flowright.viewer.monitoring.before_after import accuracy_against_tokens
-from flowright.viewer.monitoring.report import render, write_report
-from flowright.viewer.monitoring.sections import settings
-from flowright.viewer.monitoring.snapshot import Snapshot, take_snapshot
-from flowright.viewer.monitoring.trust import MEANINGS
+from flowright.viewer.before_after import accuracy_against_tokens
 from flowright.viewer.rendering.charts import chart_html
 from flowright.viewer.rendering.svg import Scale
+from flowright.viewer.rollout_records import reward_arithmetic
+from flowright.viewer.run_report import (
+    Selection,
+    group_rollouts,
+    render,
+    select_groups,
+    write_report,
+)
+from flowright.viewer.sections import settings
+from flowright.viewer.snapshot import Snapshot, take_snapshot
+from flowright.viewer.trust import MEANINGS
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTILE = (

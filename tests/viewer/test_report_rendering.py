@@ -5,8 +5,9 @@ import io
 from rich.console import Console
 
 from flowright.core.report import (
-    ConfusionChart,
     FactList,
+    GridCell,
+    GridChart,
     Note,
     Report,
     ReportCell,
@@ -36,7 +37,7 @@ REPORT = Report(
                 ),
                 ReportTable(("empty",), []),
                 FactList([("verdicts", "12")]),
-                ConfusionChart("Counts", ("right", "none"), [("right", (3, 1))]),
+                GridChart("Counts", ("right",), [("right", [GridCell("3", 0.8)])]),
             ],
         ),
         ReportSection("left-out", "Left out", [Note("Only here.", where="terminal")]),

@@ -12,12 +12,11 @@ from flowright.config.run import RunSection
 from flowright.core.files import write_json
 from flowright.environments.registry import make_config
 from flowright.runs.directory import RunDirectory
-from flowright.viewer.monitoring.attempt_groups import Selection, select_groups
-from flowright.viewer.monitoring.report import render
-from flowright.viewer.monitoring.screen import Panels, Screen
-from flowright.viewer.monitoring.snapshot import Snapshot, take_snapshot
-from flowright.viewer.monitoring.trust import traffic
 from flowright.viewer.rendering.terminal import UNICODE
+from flowright.viewer.run_report import Selection, render, select_groups
+from flowright.viewer.screen import Panels, Screen
+from flowright.viewer.snapshot import Snapshot, take_snapshot
+from flowright.viewer.trust import traffic
 
 CALM = {"rollout/unscored": 0.0, "servers/judge/calls": 10.0, "servers/judge/http_429": 0.0}
 BUSY = {

@@ -14,7 +14,7 @@ from flowright.core.files import write_json
 from flowright.core.formatting import smooth
 from flowright.environments.registry import load_config
 from flowright.runs.directory import RunDirectory
-from flowright.viewer.monitoring.snapshot import (
+from flowright.viewer.snapshot import (
     DRIFT,
     Snapshot,
     Watcher,

@@ -17,7 +17,15 @@ from workflow_doubles import FAILED, PASSED, ScriptedModel, ScriptedSandbox, pri
 from flowright.config.workflow import ExecutorSection, WorkflowSection
 from flowright.core.errors import Blame, FailureError, Reason, UserError
 from flowright.data.task import Problem
-from flowright.llm.chat import ChatReply, ChatRequest, RequestRefused, Usage
+from flowright.llm.chat import (
+    ChatReply,
+    ChatRequest,
+    NoCompletion,
+    RequestRefused,
+    ServerMisconfigured,
+    Usage,
+)
+from flowright.llm.context import REFUSED_TRIES
 from flowright.sandbox import Limits, Sandbox
 from flowright.workflows.executor import Execution, Executor
 from flowright.workflows.grammar import fixed_workflows
@@ -383,7 +391,10 @@ async def test_an_answer_made_of_empty_replies_is_the_workflow_s() -> None:
 # A refused prompt.
 
 
-def refuses(longest: int, refusal: str = "too long") -> ScriptedModel:
+TOO_LONG = "the model's context length is only 1000 tokens"
+
+
+def refuses(longest: int, refusal: str = TOO_LONG) -> ScriptedModel:
     """A server that takes prompts of so many characters."""
     return ScriptedModel(lambda p: RequestRefused(refusal) if len(p) > longest else "Answer: 42")
 
@@ -393,10 +404,45 @@ async def test_a_prompt_that_the_server_refuses_is_too_large() -> None:
     loop = "for n in range(3):\n    x = await generate('a' * (50 + 975 * (n > 0)))\nreturn x"
     execution = await play(program(loop), model)
     assert reason(execution) is Reason.SIZE_BUDGET
-    assert execution.failure is not None and "too long" in execution.failure.message
+    assert execution.failure is not None and TOO_LONG in execution.failure.message
     assert len(model.requests) == 3, "the prompt that was served, the refused one, the control"
     control, refused = model.requests[-1], model.requests[-2]
     assert replace(control, messages=(), seed=None) == replace(refused, messages=(), seed=None)
+
+
+REFUSED = [
+    RequestRefused("Expected 2 output messages (reasoning and final), but got 7."),
+    RequestRefused("unexpected tokens remaining in message header"),
+    ServerMisconfigured("403: Your chosen model requires moderation and your input was flagged"),
+    NoCompletion("no choices in it: {'error': ...}"),
+]
+
+
+@pytest.mark.parametrize("refusal", REFUSED)
+async def test_a_refusal_that_hangs_on_the_reply_is_not_the_workflows(refusal: Exception) -> None:
+    """Every second reply is one that the server cannot read; another seed gets another reply."""
+    model = ScriptedModel(lambda p: refusal if (model.requests[-1].seed or 0) % 2 else "Answer: 42")
+    for n in range(24):
+        execution = await play(program(f"return await answer(problem + '{n}')"), model)
+        assert execution.answer == "42", execution.failure
+    seeds = [request.seed for request in model.requests if request.seed is not None]
+    assert len(set(seeds)) == len(seeds) > 24
+
+
+@pytest.mark.parametrize("refusal", REFUSED)
+async def test_a_prompt_refused_while_the_control_is_served_is_the_workflows(
+    refusal: FailureError,
+) -> None:
+    model = ScriptedModel(lambda p: refusal if "forbidden" in p else "Answer: 42")
+    execution = await play(program("return await generate('forbidden')"), model)
+    assert reason(execution) is Reason.SIZE_BUDGET
+    assert execution.failure is not None
+    assert refusal.failure.message in execution.failure.message
+    assert sum("forbidden" in p for p in model.prompts) == REFUSED_TRIES
+    model = ScriptedModel(lambda p: refusal)
+    execution = await play(program("return await generate('forbidden')"), model)
+    assert reason(execution) is Reason.LLM_UNAVAILABLE
+    assert len(model.requests) == 2, "refused with its control"
 
 
 async def test_a_refusal_of_every_prompt_is_our_misconfiguration() -> None:

@@ -246,6 +246,19 @@ async def test_test_without_public_tests_checks_that_the_solution_loads() -> Non
     assert sandbox.checked[0][2] == ("assert callable(add)",)
 
 
+async def test_a_program_that_reads_its_input_is_asked_for_and_tested() -> None:
+    shown, hidden = '{"input": "3", "output": "9"}', '{"input": "4", "output": "16"}'
+    sandbox, model = ScriptedSandbox(reports=[PASSED, PASSED]), ScriptedModel("```python\nx\n```")
+    of = task("code", entry_point=None, public_tests=(shown,), hidden_tests=(hidden,))
+    await call("write_code", model, "p", of=of)
+    assert "Implement a program that reads standard input" in model.prompts[0]
+    assert shown in model.prompts[0] and hidden not in model.prompts[0]
+    await call("test", ScriptedModel(), "print(input())", sandbox=sandbox, of=of)
+    assert sandbox.checked[0][2] == (shown,)
+    await call("test", ScriptedModel(), "1 / 0", sandbox=sandbox, of=replace(of, public_tests=()))
+    assert sandbox.checked[1][0] == "compile('1 / 0', 'main.py', 'exec')"
+
+
 async def test_test_of_what_is_not_code_never_passes() -> None:
     outcome = await call("test", ScriptedModel(), "42")
     assert outcome == {"passed": False, "feedback": "This problem has no tests."}

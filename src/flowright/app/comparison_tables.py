@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from flowright.app.terminal import say, stage_progress
+from flowright.app.terminal import stage_progress
 from flowright.config.root import Config
+from flowright.core.command_line import say
 from flowright.data.task import Task
 from flowright.environments.base import Environment
 from flowright.evaluation.comparison import (

@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 
 import flowright
-from flowright.app.terminal import say
+from flowright.core.command_line import say
 from flowright.core.errors import UserError
 from flowright.core.files import atomic_directory, check_writable
 from flowright.data.contamination import TrainedOn

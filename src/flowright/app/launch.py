@@ -14,9 +14,10 @@ from rich.console import Console
 
 from flowright.config.root import Config
 from flowright.core.checkout import here
-from flowright.core.command_line import on_signal
+from flowright.core.command_line import on_signal, say
 from flowright.core.errors import RunPaused, UserError
 from flowright.core.files import disk_errors
+from flowright.runs.run_files import read_state
 
 if TYPE_CHECKING:
     from flowright.app.preflight_checks import Start
@@ -27,16 +28,16 @@ def train(config: Config, resume: bool = False) -> int:
     """Train and write the report, in this process or as one rank of torchrun; return the exit
     status."""
     console = Console(quiet=not _is_first())
-    console.print(
-        f"problems  {config.problems_from}",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
+    say(console, f"problems  {config.problems_from}")
     from flowright.app.preflight_checks import check_start
 
     with on_signal(lambda: "nothing was started"):
         start = check_start(config, resume, _is_first())
+        run = config.run.output_dir / config.run.name
+        state = read_state(run) if resume else {}
+        if state.get("status") == "finished" and state.get("step") == start.config.grpo.steps:
+            say(console, f"finished  {run}, all {state['step']} steps; raise grpo.steps to go on")
+            return 0
         _load_libraries(console)
     from flowright.grpo.ranks import open_ranks
 
@@ -75,23 +76,22 @@ def _ray_worker(fields: dict[str, Any]) -> None:
 
 def _train(start: "Start", console: Console, ranks: "Ranks") -> int:
     from flowright.app.session import run_training
-    from flowright.viewer.monitoring.report import write_report
+    from flowright.viewer.run_report import write_report
 
     config = start.config
     run = config.run.output_dir / config.run.name
     try:
-        uvloop.run(run_training(start, console, ranks))
+        status = uvloop.run(run_training(start, console, ranks))
     except RunPaused:
         if ranks.is_first:
             write_report(run)  # what it shows is what has to be mended
         raise
-    if ranks.is_first:
-        report = write_report(run)
-        watch = here(f"bash monitor.sh {shlex.quote(str(run))}")
-        console.print(
-            f"report    {report}\nwatch     {watch}", highlight=False, markup=False, soft_wrap=True
-        )
-    return 0
+    if not ranks.is_first:
+        return 0  # torchrun ends the others at once where one of them fails
+    report = write_report(run)
+    watch = here(f"bash monitor.sh {shlex.quote(str(run))}")
+    say(console, f"report    {report}\nwatch     {watch}")
+    return status
 
 
 def evaluate(
@@ -108,9 +108,7 @@ def evaluate(
     ``overwrite``. ``papers`` prints the table of AFlow's, ScoreFlow's and FlowSteer's papers with
     ours in it, and leaves it as papers.md and papers.json; of what is measured already, too."""
     console = Console()
-    console.print(
-        f"problems  {data or config.held_out_from}", highlight=False, markup=False, soft_wrap=True
-    )
+    say(console, f"problems  {data or config.held_out_from}")
     from flowright.app.measuring import open_evaluation, show_papers
     from flowright.runs.checkpoints import checkpoint_of, chosen_as_best
 
@@ -123,15 +121,12 @@ def evaluate(
                     "; chosen by validation problems such as these, so that its row is too good: "
                     "give others with --data"
                 )
-            console.print(f"checkpoint {line}", highlight=False, markup=False, soft_wrap=True)
+            say(console, f"checkpoint {line}")
 
     with open_evaluation(config, checkpoints, data, out, overwrite) as evaluation:
         if evaluation.ledger.complete:
-            console.print(
-                f"already measured: {out / 'evaluation.json'}; --overwrite measures again",
-                highlight=False,
-                soft_wrap=True,
-            )
+            done = out / "evaluation.json"
+            say(console, f"already measured: {done}; --overwrite measures again")
             if papers:
                 show_papers(evaluation, data, console)
             return 0
@@ -139,7 +134,7 @@ def evaluate(
             _load_libraries(console)
             from flowright.app.comparison_tables import source_table
             from flowright.app.session import run_evaluation
-            from flowright.viewer.monitoring.before_after import accuracy_against_tokens
+            from flowright.viewer.before_after import accuracy_against_tokens
 
             comparison = uvloop.run(run_evaluation(evaluation, console))
             evaluation.ledger.finish(comparison.to_json())
@@ -153,9 +148,8 @@ def evaluate(
         if papers:
             show_papers(evaluation, data, console)
     drawn = f"\nplot      {plot}" if plot else ""
-    console.print(f"written   {out / 'evaluation.json'}{drawn}", highlight=False)
-    look = here(f"python scripts/view.py {shlex.quote(str(out))}")
-    console.print(f"attempts  {look}", highlight=False, markup=False, soft_wrap=True)
+    say(console, f"written   {out / 'evaluation.json'}{drawn}")
+    say(console, f"attempts  {here(f'python scripts/view.py {shlex.quote(str(out))}')}")
     return 0
 
 
@@ -211,14 +205,14 @@ def calibrate_judge(folder: Path, pairs: Sequence[Path], device: str) -> int:
     with on_signal(lambda: "nothing was written"):
         _load_libraries(console)
         from flowright.core.report import calibration_section
-        from flowright.evaluation.judge_calibration import calibrate_folder
+        from flowright.evaluation.trained_judge import calibrate_folder
         from flowright.viewer.rendering.report import section_text
 
         calibration, lines = calibrate_folder(folder, pairs, device)
         if section := calibration_section(calibration.record):
             console.print(section_text(section))
         for line in lines:
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+            say(console, line)
     return 0
 
 

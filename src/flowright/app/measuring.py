@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markdown import Markdown
 
 from flowright.app.preflight_checks import (
     check_checkpoint,
@@ -22,6 +23,7 @@ from flowright.app.preflight_checks import (
 )
 from flowright.config.loading import load_entries
 from flowright.config.root import Config
+from flowright.core.command_line import say
 from flowright.core.errors import RunError
 from flowright.core.files import check_writable, disk_errors, write_json, write_text
 from flowright.data.loading import provenance_of
@@ -123,14 +125,15 @@ def show_papers(evaluation: Evaluation, data: Path | None, console: Console) -> 
         section.final_samples or section.samples,
         evaluation.problems_hash,
     )
-    table.print(console)
+    markdown = table.markdown()
+    console.print(Markdown(markdown))
     page, rows = folder / "papers.md", folder / "papers.json"
     with disk_errors(page):
-        write_text(page, table.markdown())
+        write_text(page, markdown)
     with disk_errors(rows):
         write_json(rows, table.to_json())
     for path in (page, rows):
-        console.print(f"written   {path}", highlight=False, markup=False, soft_wrap=True)
+        say(console, f"written   {path}")
 
 
 def _digest(path: Path, config: Config) -> str:

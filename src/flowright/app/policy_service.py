@@ -34,7 +34,6 @@ from flowright.app.ask_policy import (
     question_of,
     spent,
 )
-from flowright.app.terminal import say
 from flowright.config.section import (
     Name,
     NonNegative,
@@ -43,6 +42,7 @@ from flowright.config.section import (
     Seconds,
     Section,
 )
+from flowright.core.command_line import say
 from flowright.core.errors import Failure, Reason, UserError
 from flowright.core.net import LOOPBACK, DrainingServer, is_loopback, listen
 from flowright.core.off_loop import in_thread

@@ -29,11 +29,11 @@ from flowright.app.preflight_checks import (
     load_tasks,
     with_steps,
 )
-from flowright.app.terminal import say
 from flowright.app.time_plan import fixed_data_lines, plan_lines, plan_run
 from flowright.config.llm import SIMULATED
 from flowright.config.policy import SMOLLM2, TINY
 from flowright.config.root import Config
+from flowright.core.command_line import say
 from flowright.core.errors import UserError
 from flowright.core.files import disk_errors, nearest
 from flowright.data.mixture import tasks_by_kind
@@ -84,7 +84,7 @@ def dry_run(config: Config, console: Console, resume: bool = False) -> int:
 
 
 def inspect_run(config: Config, resume: bool = False) -> Findings:
-    """Check everything that a run needs; nothing is written."""
+    """Check everything that a run needs; only the cache of checked references is written."""
     found = Findings()
     check_choices(config.grpo)
     config = resolved(config, planned_device(config))

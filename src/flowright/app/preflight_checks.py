@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flowright.app.plan_basis import check_earlier_run
 from flowright.config.grpo import GrpoSection
 from flowright.config.loading import load_entries
 from flowright.config.policy import SMOLLM2, TINY, PolicySection
@@ -30,6 +29,7 @@ from flowright.policy.base_models import look_for_smollm2, origin_of
 from flowright.runs.checkpoints import find_damage, saved_checkpoints
 from flowright.runs.directory import check_checkpoints, check_path
 from flowright.runs.loggers import check_loggers
+from flowright.runs.run_files import read_config
 
 ADAPTER = "adapter/adapter_model.safetensors"
 
@@ -52,7 +52,7 @@ def check_start(config: Config, resume: bool, is_first: bool = True) -> Start:
     shared = (
         lambda: check_run(config, resume),
         lambda: check_model(config),
-        lambda: check_earlier_run(config.plan.earlier_run),
+        lambda: _check_earlier_run(config.plan.earlier_run),
         lambda: check_loggers(config.run),
     )
     own = (
@@ -65,6 +65,12 @@ def check_start(config: Config, resume: bool, is_first: bool = True) -> Start:
     refuse(*(shared if is_first else ()), *own)
     (tasks,) = found
     return Start(with_steps(config, environment, tasks), environment, tasks, resume)
+
+
+def _check_earlier_run(run: Path | None) -> None:
+    """Raise RunError if there is no such run; its records are not read."""
+    if run is not None and not read_config(run):
+        raise RunError(f"plan.earlier_run: {run}: no run; name a run directory")
 
 
 def with_steps(config: Config, environment: Environment, tasks: TaskSets) -> Config:

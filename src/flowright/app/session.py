@@ -21,19 +21,12 @@ from flowright.app.open_policies import (
     open_samplers,
     policy_in_turn,
 )
-from flowright.app.plan_outcome import compare_with_plan, keep_plan
 from flowright.app.preflight_checks import Start
-from flowright.app.terminal import (
-    StepProgress,
-    introduce,
-    note_best,
-    say,
-    show_outages,
-    stage_progress,
-)
+from flowright.app.terminal import StepProgress, introduce, note_best, show_outages, stage_progress
+from flowright.app.time_plan import compare_with_plan, keep_plan
 from flowright.config.grpo import GrpoSection
 from flowright.config.root import Config
-from flowright.core.command_line import on_signal
+from flowright.core.command_line import on_signal, say
 from flowright.core.errors import RunPaused, UserError
 from flowright.core.files import write_json
 from flowright.data.mixture import Mixture
@@ -49,13 +42,13 @@ from flowright.evaluation.evaluator import (
     keep_attempts,
     scored_row,
 )
-from flowright.evaluation.judge_calibration import calibrate_run
 from flowright.evaluation.perplexity import (
     HeldOutText,
     TextValidation,
     before_and_after,
     open_text,
 )
+from flowright.evaluation.trained_judge import calibrate_run
 from flowright.grpo.checkpoint import Saves, load_weights
 from flowright.grpo.fixed_data import FixedData, FixedDataValidation
 from flowright.grpo.learner import Learner
@@ -74,8 +67,9 @@ from flowright.runs.directory import RunDirectory
 from flowright.runs.run_files import EVALUATION, VALIDATION
 
 
-async def run_training(start: Start, console: Console, ranks: Ranks) -> None:
-    """Train, compare, and leave everything in the run directory, as one rank of the run.
+async def run_training(start: Start, console: Console, ranks: Ranks) -> int:
+    """Train, compare, and leave everything in the run directory, as one rank of the run; return
+    the exit status, 128 and more where a signal stopped the run.
 
     Raises UserError for what the user can mend, RunPaused when the run stopped itself.
     """
@@ -94,7 +88,7 @@ async def run_training(start: Start, console: Console, ranks: Ranks) -> None:
         with on_signal(partial(_resume_hint, path), interrupted), peers_of_passes():
             run.state(status="running", stage="start", step=0, steps=config.grpo.steps)
             fixed = choices_of(config.grpo).objective.fixed_data
-            await (_run_on_fixed_data if fixed else _run)(start, run, console, ranks)
+            return await (_run_on_fixed_data if fixed else _run)(start, run, console, ranks)
     except RunPaused as error:
         run.state(status="paused", message="\n".join(error.problems))
         raise
@@ -149,12 +143,16 @@ async def _reporter(
         return Follower(run.path)
     introduce(config, run, start.environment, policy, console, ranks, text)
     sampled = not choices_of(config.grpo).objective.fixed_data
-    if sampled and (planned := await keep_plan(run.path, start, policy.tokenizer)):
-        say(console, planned)
+    if sampled:
+        planned = await keep_plan(
+            run.path, config, start.environment, start.tasks, policy.tokenizer
+        )
+        if planned:
+            say(console, planned)
     return stack.enter_context(StepProgress(console, config.grpo.steps))
 
 
-async def _run(start: Start, run: RunDirectory | Follower, console: Console, ranks: Ranks) -> None:
+async def _run(start: Start, run: RunDirectory | Follower, console: Console, ranks: Ranks) -> int:
     config, environment, tasks = start.config, start.environment, start.tasks
     await check_samplers(config)
     async with AsyncExitStack() as opened:
@@ -173,11 +171,11 @@ async def _run(start: Start, run: RunDirectory | Follower, console: Console, ran
                 step = await trainer.train(start.resume)
             note_best(run.path, trainer.saves.best, step, reporter)
         if step < config.grpo.steps:
-            return
+            return trainer.exit_status(step)
         run.state(status="running", stage="evaluate", step=step)
         first_text, last_text = await before_and_after(text)
         if not ranks.is_first:
-            return
+            return 0
         evaluator = _evaluator(config, environment, policy)
         measure = partial(Evaluator.row, draw=step + 1, samples=config.evaluation.final_samples)
         keep = partial(keep_attempts, run, environment, EVALUATION)
@@ -200,11 +198,12 @@ async def _run(start: Start, run: RunDirectory | Follower, console: Console, ran
         for line in compare_with_plan(run.path, config, took, asked):
             say(console, line)
         run.state(status="finished")
+    return 0
 
 
 async def _run_on_fixed_data(
     start: Start, run: RunDirectory | Follower, console: Console, ranks: Ranks
-) -> None:
+) -> int:
     """Train, and measure on all held-out tasks before and after. No sampler and no large model."""
     start, policy, text = await _prepare_policy(start, console, ranks, sampled=False)
     config, environment, tasks = start.config, start.environment, start.tasks
@@ -220,7 +219,7 @@ async def _run_on_fixed_data(
         step = await trainer.train(start.resume)
         note_best(run.path, saves.best, step, reporter)
     if step < config.grpo.steps:
-        return
+        return trainer.exit_status(step)
     run.state(status="running", stage="evaluate", step=step)
     if environment.rolls_out:
         comparison = await _compare(start, policy, source, text, console)
@@ -229,6 +228,7 @@ async def _run_on_fixed_data(
     if isinstance(policy.output, ScalarHead):
         await calibrate_run(saves, source, tasks.val, step)
     run.state(status="finished")
+    return 0
 
 
 async def _compare(

@@ -24,6 +24,7 @@ from flowright.app.device import MemoryDemand, look_at_device, memory_summary
 from flowright.config.policy import TINY
 from flowright.config.root import Config
 from flowright.core.checkout import here
+from flowright.core.command_line import say
 from flowright.environments.base import Environment
 from flowright.evaluation.perplexity import HeldOutText
 from flowright.grpo.ranks import Ranks, Reporter
@@ -53,11 +54,6 @@ _SHOWN = (
     ("val tokens", "val/tokens_completion_mean", "{:.0f}"),
     ("perplexity", "eval/perplexity", "{:.2f}"),
 )
-
-
-def say(console: Console, line: str) -> None:
-    """Print a line unchanged: no markup, no wrapping."""
-    console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 class StepProgress:

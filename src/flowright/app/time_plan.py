@@ -1,7 +1,8 @@
-"""The plan of a run: tokens and calls, hours, the balance of GPUs, a price; and its lines of text.
+"""The plan of a run: tokens and calls, hours, the balance of GPUs, a price; its lines of text, and
+``plan.json``, where the measured figures join it.
 
-It computes from a :class:`flowright.app.plan_basis.Basis` and measures nothing; what the basis does
-not know stays unknown. Not planned: loading, a cold start, checkpoints, resampled groups.
+A plan computes from a :class:`flowright.app.plan_basis.Basis` and measures nothing; what the basis
+does not know stays unknown. Not planned: loading, a cold start, checkpoints, resampled groups.
 
 Seconds of one step, with sampling S, update U and a batch's rollouts R: batches are sampled up to s
 (``pipeline.max_staleness``) steps ahead, so a batch's rollouts have s whole steps and the wait. In
@@ -9,52 +10,46 @@ the steady state a step takes
 
     max(S + U, (S + U + R) / (1 + s), B)
 
-with B the seconds that a batch keeps the servers busy: calls x seconds / requests in flight. With
-s = 0 that is S + U + R. R is :func:`flowright.app.plan_basis.batch_seconds` plus our own computing,
-if it was measured.
+with B the seconds that a batch keeps the servers busy. With s = 0 that is S + U + R. R and B are
+those of :func:`flowright.app.plan_basis.batch_seconds`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
+from pathlib import Path
 from typing import Any
 
 from flowright.app.plan_basis import (
     FIGURES,
     ROLES,
+    USAGE,
     Basis,
+    Figures,
     batch_seconds,
     busy_seconds,
     find_basis,
     sampled,
-    slots,
 )
 from flowright.config.root import Config
+from flowright.core.files import disk_errors, write_json
 from flowright.core.formatting import amount, duration
 from flowright.data.mixture import Mixture
 from flowright.data.task import Task
-from flowright.environments.base import Environment, TaskSets
+from flowright.environments.base import Environment, TaskSets, prompt_encoder
 from flowright.evaluation.evaluator import AT_ONCE
 from flowright.grpo.fixed_data import groups_of
 from flowright.policy.sampling import Prompt, Tokenizer
+from flowright.runs.run_files import read_metrics, read_plan
+
+NAME = "plan.json"
 
 COUNTED = 64
 """Prompts whose tokens are counted."""
+COUNTED_ROWS = 256
+"""Rows of fixed data whose tokens are counted."""
 
-Figures = Mapping[str, float]
-"""Amounts by name; unknown ones are absent."""
-
-
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """Attempts of a part of the run, in ``batches`` of that many rollouts at a time; ``drawn`` of
-    them, for ``prompts``, are the policy's."""
-
-    attempts: int
-    drawn: int
-    prompts: int
-    batches: Sequence[tuple[int, int]]
-    """Numbers of batches and their attempts."""
+NEAR = 0.15
+"""Relative error of a planned figure from which on the terminal lists it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +103,7 @@ async def plan_run(
     encode: Callable[[Task], Prompt] | None = None,
 ) -> TimePlan:
     """Plan a run with these tasks; ``encode`` counts prompt tokens, if a tokenizer is loaded.
-    Raises UserError for an earlier run that is no run and for a probe that fails."""
+    Raises UserError as :func:`find_basis`."""
     counted = None
     if encode is not None:
         some = Mixture(tasks.train, config.seed).distinct(COUNTED)
@@ -119,20 +114,38 @@ async def plan_run(
 
 def make_plan(config: Config, basis: Basis, validation: int, baselines: int) -> TimePlan:
     """Plan a run with these numbers of validation problems and baselines."""
-    phases = _phases(config, validation, baselines)
-    seconds = _step_seconds(config, basis)
-    seconds |= _phase_seconds(config, basis, phases, seconds)
-    grpo = config.grpo
-    step = _figures(basis, grpo.prompts_per_step * grpo.group_size, grpo.prompts_per_step)
-    by_phase = {
-        name: _figures(basis, phase.attempts, phase.prompts, phase.drawn)
-        for name, phase in phases.items()
-    }
+    grpo, phases = config.grpo, _phases(config, validation, baselines)
+    step = _figures(basis, Phase([(1, grpo.prompts_per_step * grpo.group_size)],
+                                 grpo.prompts_per_step))  # fmt: skip
+    seconds = _seconds(config, basis, step, phases)
+    balance = None
+    if config.plan.executor_gpus is not None and {"sample", "update", "busy"} <= seconds.keys():
+        # E / T x B / (S + U), as the servers' B shrinks with their number.
+        share = config.plan.executor_gpus / trainer_gpus(config)
+        balance = share * seconds["busy"] / (seconds["sample"] + seconds["update"])
+    missing = [f"plan.{role}.call_seconds" for role in basis.untimed()]
+    missing += ["plan.sampler_tokens_per_second"] if basis.sampler is None else []
+    missing += ["plan.learner_tokens_per_second"] if basis.learner is None else []
+    by_phase = {name: _figures(basis, phase) for name, phase in phases.items()}
     found = TimePlan(
-        basis.source, step, by_phase, seconds, basis.bounds, _balance(config, basis, seconds), {},
-        basis.assumed, _missing(config, basis),
+        basis.source, step, by_phase, seconds, basis.bounds, balance, {}, basis.assumed,
+        tuple(missing),
     )  # fmt: skip
     return replace(found, usd=usd_of(config, found.total))
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A part of the run: ``batches`` are numbers of batches and their attempts, of which ``fixed``
+    are not the policy's; the others are for ``prompts``."""
+
+    batches: Sequence[tuple[int, int]]
+    prompts: int
+    fixed: int = 0
+
+    @property
+    def attempts(self) -> int:
+        return sum(times * size for times, size in self.batches)
 
 
 def _phases(config: Config, validation: int, baselines: int) -> dict[str, Phase]:
@@ -142,22 +155,14 @@ def _phases(config: Config, validation: int, baselines: int) -> dict[str, Phase]
     every = section.every
     evaluations = 1 + grpo.steps // every + (grpo.steps % every > 0) if every else 0
     rows = baselines + (baselines > 0) if section.baselines else 0  # one more, at equal tokens
-    drawn = asked * section.samples
     tried = compared * (section.final_samples or section.samples)
     return {
-        "training": Phase(
-            grpo.steps * size, grpo.steps * size, grpo.steps * grpo.prompts_per_step,
-            [(grpo.steps, size)],
-        ),
-        "evaluations": Phase(
-            evaluations * drawn, evaluations * drawn, evaluations * asked,
-            _parts(evaluations, drawn),
-        ),
+        "training": Phase([(grpo.steps, size)], grpo.steps * grpo.prompts_per_step),
+        "evaluations": Phase(_parts(evaluations, asked * section.samples), evaluations * asked),
         "comparison": Phase(
-            2 * tried + rows * compared, 2 * tried, 2 * compared,
-            [*_parts(2, tried), *_parts(rows, compared)],
+            [*_parts(2, tried), *_parts(rows, compared)], 2 * compared, rows * compared
         ),
-    }  # fmt: skip
+    }
 
 
 def _parts(times: int, attempts: int) -> list[tuple[int, int]]:
@@ -166,82 +171,49 @@ def _parts(times: int, attempts: int) -> list[tuple[int, int]]:
     return [(count, size) for count, size in ((times * whole, AT_ONCE), (times, rest)) if size]
 
 
-def _figures(basis: Basis, attempts: int, prompts: int, drawn: int | None = None) -> Figures:
-    """Figures of a number of attempts; each prompt of the policy is read once."""
+def _figures(basis: Basis, phase: Phase) -> Figures:
+    """Figures of a phase's attempts; each prompt of the policy is read once."""
     counts = {
-        "policy_tokens_in": prompts,
-        "policy_tokens_out": attempts if drawn is None else drawn,
+        "policy_tokens_in": phase.prompts,
+        "policy_tokens_out": phase.attempts - phase.fixed,
     }
-    return {name: n * counts.get(name, attempts) for name, n in basis.figures.items()}
+    return {name: n * counts.get(name, phase.attempts) for name, n in basis.figures.items()}
 
 
-def _step_seconds(config: Config, basis: Basis) -> dict[str, float]:
-    """Seconds by stage, as in the module's docstring."""
-    grpo = config.grpo
+def _seconds(
+    config: Config, basis: Basis, step: Figures, phases: Mapping[str, Phase]
+) -> dict[str, float]:
+    """Seconds by stage, as in the module's docstring, and by phase."""
+    grpo, found, known = config.grpo, dict[str, float](), not basis.untimed()
     size = grpo.prompts_per_step * grpo.group_size
-    figures = _figures(basis, size, grpo.prompts_per_step)
-    drawn, read = figures["policy_tokens_out"], figures["policy_tokens_in"]
-    found: dict[str, float] = {}
+    drawn, read = step["policy_tokens_out"], step["policy_tokens_in"]
     if basis.sampler is not None:
         found["sample"] = sampled(config, drawn, read) / basis.sampler
     if basis.learner is not None:
         found["update"] = grpo.epochs * (drawn + read) / basis.learner
-    rollout = _rollout(config, basis, size)
-    if rollout is not None:
-        found["rollout"] = rollout
-        found["busy"] = busy_seconds(basis.attempts, size, slots(config))
+    if known:
+        found["rollout"] = batch_seconds(config, basis, size)
+        found["busy"] = busy_seconds(config, basis, size)
     if {"sample", "update", "rollout"} <= found.keys():
         ahead = config.pipeline.max_staleness or 0
         device = found["sample"] + found["update"]
-        found["step"] = max(device, (device + found["rollout"]) / (1 + ahead), found["busy"])
-    return found
-
-
-def _rollout(config: Config, basis: Basis, attempts: int) -> float | None:
-    """Seconds of rollouts that begin together; None if a role is not timed."""
-    if attempts and _untimed(config, basis):
-        return None
-    waited = batch_seconds(basis.attempts, attempts, slots(config)) if attempts else 0.0
-    return waited + basis.own * attempts
-
-
-def _untimed(config: Config, basis: Basis) -> list[str]:
-    """Roles with calls of unknown duration."""
-    asked = [role for role in ROLES if basis.figures.get(f"{role}_calls", inf)]
-    return [role for role in asked if role not in basis.timed]
-
-
-def _phase_seconds(
-    config: Config, basis: Basis, phases: Mapping[str, Phase], step: Figures
-) -> dict[str, float]:
-    found: dict[str, float] = {}
-    if "step" in step:
+        alone = device + found["rollout"]
+        found["step"] = max(device, alone / (1 + ahead), found["busy"])
         # The last batch's stages follow each other: nothing is left to overlap them with.
-        alone = step["sample"] + step["update"] + step["rollout"]
-        found["training"] = (config.grpo.steps - 1) * step["step"] + alone
+        found["training"] = (grpo.steps - 1) * found["step"] + alone
     for name in ("evaluations", "comparison"):
-        phase = phases[name]
-        each = [(times, _rollout(config, basis, size)) for times, size in phase.batches]
-        known = [times * seconds for times, seconds in each if seconds is not None]
-        if len(known) == len(each) and (basis.sampler is not None or not phase.drawn):
-            figures = _figures(basis, phase.attempts, phase.prompts, phase.drawn)
-            tokens = figures["policy_tokens_out"], figures["policy_tokens_in"]
-            sampling = sampled(config, *tokens) / basis.sampler if basis.sampler else 0.0
-            found[name] = sum(known) + sampling
+        phase, figures = phases[name], _figures(basis, phases[name])
+        drawn, read = figures["policy_tokens_out"], figures["policy_tokens_in"]
+        if (known or not phase.attempts) and (basis.sampler is not None or not drawn):
+            found[name] = sampled(config, drawn, read) / basis.sampler if basis.sampler else 0.0
+            found[name] += sum(
+                times * batch_seconds(config, basis, size) for times, size in phase.batches
+            )
     return found
-
-
-def _balance(config: Config, basis: Basis, seconds: Figures) -> float | None:
-    """Executor GPUs E for each of T trainer GPUs so that a batch keeps both sides busy for as long:
-    E / T x B / (S + U), as the servers' B shrinks with their number."""
-    gpus = config.plan.executor_gpus
-    if gpus is None or not {"sample", "update", "busy"} <= seconds.keys():
-        return None
-    return gpus / trainer_gpus(config) * seconds["busy"] / (seconds["sample"] + seconds["update"])
 
 
 def trainer_gpus(config: Config) -> int:
-    return config.plan.trainer_gpus or len(config.physical_gpus or ()) or 1
+    return len(config.physical_gpus or ()) or 1
 
 
 def usd_of(config: Config, total: Figures) -> dict[str, float | None]:
@@ -267,12 +239,6 @@ def usd_of(config: Config, total: Figures) -> dict[str, float | None]:
         paid = ((total[name] / 1e6 * price) for name, price in prices.items()) if known else ()
         found["tokens"] = sum(paid) if known else None
     return found
-
-
-def _missing(config: Config, basis: Basis) -> tuple[str, ...]:
-    keys = [f"plan.{role}.call_seconds" for role in _untimed(config, basis)]
-    keys += ["plan.sampler_tokens_per_second"] if basis.sampler is None else []
-    return (*keys, *(["plan.learner_tokens_per_second"] if basis.learner is None else []))
 
 
 def plan_lines(plan: TimePlan) -> list[str]:
@@ -339,10 +305,6 @@ def _price(plan: TimePlan) -> str:
     return f"price: {total} ({parts})"
 
 
-COUNTED_ROWS = 256
-"""Rows whose tokens are counted."""
-
-
 def fixed_data_lines(
     config: Config, environment: Environment, tasks: TaskSets, tokenizer: Tokenizer
 ) -> list[str]:
@@ -372,3 +334,130 @@ def fixed_data_lines(
         else "time: unknown; give plan.learner_tokens_per_second"
     )
     return lines
+
+
+# The plan and the run.
+
+
+async def keep_plan(
+    run: Path, config: Config, environment: Environment, tasks: TaskSets, tokenizer: Tokenizer
+) -> str | None:
+    """Plan a starting run and write the plan; return a line about it. A resumed run keeps its
+    first plan. Raises UserError as :func:`find_basis`."""
+    if (run / NAME).exists():
+        return None
+    encode = prompt_encoder(environment, tokenizer, config.policy.max_prompt_tokens)
+    plan = await plan_run(config, environment, tasks, encode)
+    with disk_errors(run):
+        write_json(run / NAME, {"planned": plan.to_json()})
+    return f"plan      {start_line(plan)}"
+
+
+def compare_with_plan(
+    run: Path, config: Config, seconds: float, asked: Mapping[str, float]
+) -> list[str]:
+    """Add the measured figures to ``plan.json``; return lines on time, price and large errors.
+    ``seconds`` and ``asked`` (metrics ``servers/*``) are those of the comparison; the rest is in
+    the run's metrics. Empty for a run without a plan."""
+    path, plan = run / NAME, read_plan(run).get("planned")
+    if plan is None:
+        return []
+    measured = _measured(read_metrics(run), config, seconds, asked)
+    compared = {
+        name: {"planned": figure, "measured": measured[name]}
+        for name, figure in _planned(plan).items()
+        if name in measured and (figure or measured[name])  # without servers both are 0
+    }
+    with disk_errors(path):
+        write_json(path, {"planned": plan, "measured": measured, "compared": compared})
+    return [*_taken(plan, measured, compared), *_off(plan, compared)]
+
+
+def _planned(plan: Mapping[str, Any]) -> dict[str, float]:
+    """The comparable figures. Only training counts the policy's tokens."""
+    training = {
+        name: value for name, value in plan["phases"]["training"].items() if "policy" in name
+    }
+    total = {name: value for name, value in plan["total"].items() if "policy" not in name}
+    phases = {f"{n} seconds": plan["seconds"][n] for n in plan["phases"] if n in plan["seconds"]}
+    return {**training, **total, **phases, **_sum_usd(plan["usd"])}
+
+
+def _sum_usd(usd: Mapping[str, float | None]) -> dict[str, float]:
+    """The sum as ``usd``, if every part is known."""
+    known = [each for each in usd.values() if each is not None]
+    return {"usd": sum(known)} if known and len(known) == len(usd) else {}
+
+
+def _measured(
+    rows: Sequence[Mapping[str, float]],
+    config: Config,
+    seconds: float,
+    asked: Mapping[str, float],
+) -> dict[str, float]:
+    grpo = config.grpo
+    steps = [row for row in rows if "tokens/completion_mean" in row]
+    groups = [grpo.prompts_per_step + row.get("reward/resampled_groups", 0.0) for row in steps]
+    found = {
+        "policy_tokens_in": sum(
+            n * row["tokens/prompt_mean"] for n, row in zip(groups, steps, strict=True)
+        ),
+        "policy_tokens_out": sum(
+            n * grpo.group_size * row["tokens/completion_mean"]
+            for n, row in zip(groups, steps, strict=True)
+        ),
+    }
+    for role in ROLES:
+        for name, key in USAGE.items():
+            metric = f"servers/{role}/{key}"
+            found[f"{role}_{name}"] = sum(row.get(metric, 0.0) for row in [*rows, asked])
+    found["evaluations seconds"] = sum(row.get("time/evaluate", 0.0) for row in rows)
+    trained = sum(row["time/step"] - row.get("time/evaluate", 0.0) for row in steps)
+    found["training seconds"], found["comparison seconds"] = trained, seconds
+    found["seconds"] = trained + seconds + found["evaluations seconds"]
+    return found | _sum_usd(usd_of(config, found))
+
+
+Compared = Mapping[str, Mapping[str, float]]
+
+
+def _taken(
+    plan: Mapping[str, Any], measured: Mapping[str, float], compared: Compared
+) -> Iterator[str]:
+    took = f"plan      took {duration(measured['seconds'])} without loading"
+    if "seconds" not in compared:
+        yield f"{took}; no time was planned ({plan['source']}): the next plan can go by this run"
+        return
+    most = "at most " if _is_bound(plan, "seconds") else ""
+    took += f", planned {most}{duration(compared['seconds']['planned'])}"
+    if "usd" in compared:
+        most = "at most " if plan["bounds"] else ""
+        usd = compared["usd"]
+        took += f"; {usd['measured']:,.2f} USD, planned {most}{usd['planned']:,.2f}"
+    yield took
+
+
+def _off(plan: Mapping[str, Any], compared: Compared) -> Iterator[str]:
+    """A line on figures with an error above NEAR; bounds only if they were exceeded."""
+    ratios = {
+        name: each["measured"] / each["planned"]
+        for name, each in compared.items()
+        if each["planned"] and name not in ("seconds", "usd")
+    }
+    off = [
+        f"{name.removesuffix(' seconds').replace('_', ' ')} {ratio:.2f}"
+        for name, ratio in ratios.items()
+        if ratio - 1 > NEAR or (1 - ratio > NEAR and not _is_bound(plan, name))
+    ]
+    if off:
+        yield (
+            f"          measured / planned, where not within {NEAR:.0%}: {', '.join(off)}; all: "
+            f"{NAME} and the report"
+        )
+
+
+def _is_bound(plan: Mapping[str, Any], name: str) -> bool:
+    """Return True if a figure was planned as an upper bound; times follow the policy's tokens."""
+    if name.endswith("seconds"):
+        return any(bound.startswith("policy") for bound in plan["bounds"])
+    return name in plan["bounds"]

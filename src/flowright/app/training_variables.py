@@ -55,7 +55,8 @@ MODEL_AND_FILES = """\
 """
 VERIF = """\
   RUBRIC_FILE                    RuscaRL: rubrics to show (instructions.scaffolding.files)
-  VERIF_SKIP_RULES=1             the judge decides rules; VERIF_IGNORE_RULES=1: they are left out
+  VERIF_SKIP_RULES               1 (default): the judge decides rules; 0: their code runs in the
+                                 sandbox. VERIF_IGNORE_RULES=1: they are left out
   VERIF_API_URL, VERIF_MODEL_NAME   as VLLM_BASE_URL and VLLM_MODEL, before these
   VERIF_LLM_MAX_TOKENS, VERIF_LLM_TEMPERATURE   judge.max_tokens, judge.temperature
   VERIF_LLM_MAX_RETRIES          judge.max_attempts, less the first
@@ -229,6 +230,10 @@ class TrainingCommand:
             self.key("instructions.scaffolding.files", f"[{yaml_text(rubrics)}]")
         elif rubrics:
             self.notes.append("RUBRIC_FILE: of the verif scripts, unused here")
+        if method == "verif" and not (
+            self.has("VERIF_SKIP_RULES") or self.has("VERIF_IGNORE_RULES")
+        ):
+            self.key("instructions.rules", "skip")
         self._judge_server()
         self._run_directory()
         self.whole("TRAIN_BATCH_SIZE", 1, key="grpo.prompts_per_step")

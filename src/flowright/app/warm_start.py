@@ -19,10 +19,11 @@ from rich.console import Console
 
 from flowright.app.open_policies import base_model, local_sampler
 from flowright.app.preflight_checks import check_warm_start, load_tasks, refuse, warm_start_recipe
-from flowright.app.terminal import say, stage_progress
+from flowright.app.terminal import stage_progress
 from flowright.config.grpo import GrpoSection
 from flowright.config.policy import SftSection
 from flowright.config.root import Config
+from flowright.core.command_line import say
 from flowright.core.errors import DataError, RunPaused, UserError
 from flowright.core.files import atomic_directory, check_writable, in_turn
 from flowright.data.mixture import Mixture, tasks_hash

@@ -3,10 +3,11 @@
 import argparse
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flowright.core.command_line import at_least_one
+from flowright.core.command_line import at_least_one, say
 
 LLM_FILE = Path("config/aflow_llm.yaml")
 JUDGE_FILE = Path("config/judge_server.yaml")
@@ -68,7 +69,7 @@ def evaluate(options: argparse.Namespace) -> int:
     else:
         _evaluate_instructions(options, console)
     if options.json is not None:
-        console.print(f"{options.json}", markup=False, soft_wrap=True)
+        say(console, str(options.json))
     return 0
 
 
@@ -143,7 +144,7 @@ def _ask(
     )
 
     errors = Console(stderr=True)
-    named = model_name(options, lambda line: errors.print(line, markup=False))
+    named = model_name(options, partial(say, errors))
     settings = draw_settings(options)
     called = Path(named.model or named.server or "served").name
     path = options.save_responses or Path(f"outputs/instructions/{called}.jsonl")
@@ -159,7 +160,7 @@ def _ask(
         answers |= found.answers
         generation[one.benchmark] = dict(found.about)
         for line in (*found.generated.lines(), str(out)):
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+            say(console, line)
     return answers, generation
 
 
@@ -205,7 +206,7 @@ def generate(options: argparse.Namespace) -> int:
 
     console, errors = Console(), Console(stderr=True)
     request = GenerationRequest(
-        named=model_name(options, lambda line: errors.print(line, markup=False)),
+        named=model_name(options, partial(say, errors)),
         settings=draw_settings(options),
         data=options.data_path,
         out=options.output_path,
@@ -218,8 +219,8 @@ def generate(options: argparse.Namespace) -> int:
     with progress_bar(errors, "responses") as progress:
         done = uvloop.run(generate(request, progress))
     for line in done.lines():
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-    console.print(f"{options.output_path}", markup=False, soft_wrap=True)
+        say(console, line)
+    say(console, str(options.output_path))
     return 0
 
 
@@ -286,7 +287,7 @@ def score(options: argparse.Namespace) -> int:
     with progress_bar(errors, "graded") as progress:
         record = uvloop.run(score_file(request, progress))
     console.print(report_text(scores_report(record)))
-    console.print(f"{request.out}", markup=False, soft_wrap=True)
+    say(console, str(request.out))
     return 0
 
 

@@ -4,12 +4,13 @@ import argparse
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowright.core.command_line import at_least_one, on_signal
+from flowright.core.command_line import at_least_one, on_signal, progress_bars, say
 from flowright.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,27 +21,6 @@ if TYPE_CHECKING:
 JUDGE_FILE = Path("config/judge_server.yaml")
 FIELDS = ("prompt", "completion", "answer", "answer_type", "criteria", "alternatives", "evidence",
           "rival")  # fmt: skip
-
-
-@contextmanager
-def _progress() -> "Iterator[tuple[Bars, Callable[[str, int], Callable[[], None]]]]":
-    """Bars on stderr, and a function that adds one and returns a callback that advances it."""
-    from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress as Bars, TimeRemainingColumn
-
-    columns = (*Bars.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
-    bars = Bars(*columns, console=Console(stderr=True), transient=True)
-
-    def add(name: str, total: int) -> Callable[[], None]:
-        bars.start()  # not before there is something to show
-        bar = bars.add_task(name, total=total)
-        return lambda: bars.advance(bar)
-
-    try:
-        yield bars, add
-    finally:
-        if bars.live.is_started:
-            bars.stop()
 
 
 def add_exam_options(parser: argparse.ArgumentParser) -> None:
@@ -81,8 +61,8 @@ def exam(options: argparse.Namespace) -> int:
         raise UserError("--data needs --config FILE, such as config/judge_server.yaml")
     if (options.price_in is None) != (options.price_out is None):
         raise UserError("--price-in and --price-out go together")
-    with _progress() as (bars, progress):
-        folder = _hold_exam(options, progress, lambda line: bars.console.print(line, markup=False))
+    with progress_bars() as (bars, progress):
+        folder = _hold_exam(options, progress, partial(say, bars.console))
     if folder is not None:
         _show_exam(folder)
     return 0
@@ -140,7 +120,7 @@ def _show_exam(folder: Path) -> None:
     write_report(report, page)
     console = Console()
     console.print(report_text(report))
-    console.print(f"{page}, exam.json and verdicts.jsonl beside it", markup=False)
+    say(console, f"{page}, exam.json and verdicts.jsonl beside it")
 
 
 def add_benchmark_options(parser: argparse.ArgumentParser) -> None:
@@ -189,12 +169,8 @@ def benchmark(options: argparse.Namespace) -> int:
     """
     if (options.judge is None) != (options.outputs is not None):
         raise UserError("give --judge NAME, or --outputs FILE, which holds a judge's replies")
-    with _progress() as (bars, progress):
-        out = _measure(
-            options,
-            progress,
-            lambda line: bars.console.print(line, markup=False, soft_wrap=True),
-        )
+    with progress_bars() as (bars, progress):
+        out = _measure(options, progress, partial(say, bars.console))
     _show_benchmark(out, options.html)
     return 0
 
@@ -247,10 +223,10 @@ def _show_benchmark(out: Path, html: Path | None) -> None:
     report = benchmark_report(read_record(out))
     console = Console()
     console.print(report_text(report))
-    console.print(f"{out}", markup=False, soft_wrap=True)
+    say(console, str(out))
     if html is not None:
         write_report(report, html)
-        console.print(f"{html}", markup=False, soft_wrap=True)
+        say(console, str(html))
 
 
 def add_calibrate_options(parser: argparse.ArgumentParser) -> None:
@@ -310,7 +286,7 @@ def score(options: argparse.Namespace) -> int:
     """
     with (
         on_signal(lambda: "stopping; the same command goes on from here"),
-        _progress() as (bars, add),
+        progress_bars() as (bars, add),
     ):
         counts = _judge_file(options, bars, add)
     return _show_scores(counts, options.out)

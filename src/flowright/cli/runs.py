@@ -23,9 +23,12 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 def add_monitor_options(parser: argparse.ArgumentParser) -> None:
     add_run_options(parser)
     parser.add_argument("--once", action="store_true", help="print once and exit")
-    parser.add_argument("--json", action="store_true", help="print once as JSON and exit")
+    parser.add_argument(
+        "--json", dest="as_json", action="store_true", help="print once as JSON and exit"
+    )
     parser.add_argument(
         "--server",
+        dest="servers",
         action="append",
         default=[],
         metavar="URL",
@@ -41,16 +44,10 @@ def monitor(options: argparse.Namespace) -> int:
 
     It only reads the run's files; ending the monitor does not end the run.
     """
-    from flowright.viewer.monitoring.live import monitor
+    from flowright.viewer.live import monitor
 
-    return monitor(
-        options.run,
-        options.output_dir,
-        once=options.once,
-        as_json=options.json,
-        servers=options.server,
-        interval=options.interval,
-    )
+    given = vars(options)
+    return monitor(given.pop("run"), **given)
 
 
 def seconds(text: str) -> float:
@@ -123,8 +120,8 @@ def view(options: argparse.Namespace) -> int:
 
 def report(options: argparse.Namespace) -> int:
     """Write a run's report.html again, finished or not, and print its path."""
-    from flowright.viewer.monitoring.live import find_run
-    from flowright.viewer.monitoring.report import write_report
+    from flowright.viewer.live import find_run
+    from flowright.viewer.run_report import write_report
 
     print(write_report(find_run(options.run, options.output_dir)))
     return 0
@@ -136,7 +133,8 @@ def add_replay_options(parser: argparse.ArgumentParser) -> None:
     ways = parser.add_mutually_exclusive_group()
     ways.add_argument("--program", metavar="FILE", help="run this program; - for standard input")
     ways.add_argument("--edit", action="store_true", help="edit the recorded program in $EDITOR")
-    parser.add_argument("--json", action="store_true", help="both records, as one JSON object")
+    parser.add_argument("--json", dest="as_json", action="store_true",
+                        help="both records, as one JSON object")  # fmt: skip
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="of the run's settings")
 
 
@@ -155,17 +153,14 @@ def replay(options: argparse.Namespace) -> int:
     from flowright.app.replaying import ReplayRequest, replay
     from flowright.core.errors import UserError
 
-    program = None
     if (name := options.program) is not None:
         try:
-            program = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
+            options.program = (
+                sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
+            )
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"{name}: cannot be read ({error})") from None
-    return replay(
-        ReplayRequest(
-            options.run, options.place, program, options.edit, options.json, options.overrides
-        )
-    )
+    return replay(ReplayRequest(**vars(options)))
 
 
 def add_study_options(parser: argparse.ArgumentParser) -> None:
@@ -178,7 +173,8 @@ def add_study_options(parser: argparse.ArgumentParser) -> None:
         "--at-once", type=at_least_one, help="concurrent runs; default: the cores or GPUs"
     )
     parser.add_argument("--out", type=Path, help="default: outputs/studies/NAME")
-    parser.add_argument("--limit-runs", type=at_least_one, help="start at most this many runs")
+    parser.add_argument("--limit-runs", dest="limit", type=at_least_one,
+                        help="start at most this many runs")  # fmt: skip
     parser.add_argument(
         "--transfer",
         action="store_true",
@@ -187,7 +183,9 @@ def add_study_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ray", action="store_true", help="runs on a Ray cluster (RAY_ADDRESS)")
     parser.add_argument(
         "--arm",
+        dest="arms",
         action="append",
+        default=[],
         metavar="NAME",
         help="start runs of this arm alone, such as the one whose judge is up; may be repeated",
     )
@@ -205,17 +203,4 @@ def study(options: argparse.Namespace) -> int:
     """
     from flowright.study.command import StudyRequest, run_study
 
-    return run_study(
-        StudyRequest(
-            config=options.config,
-            out=options.out,
-            dry_run=options.dry_run,
-            report_only=options.report_only,
-            at_once=options.at_once,
-            limit=options.limit_runs,
-            transfer=options.transfer,
-            ray=options.ray,
-            arms=tuple(options.arm or ()),
-            keep=options.keep,
-        )
-    )
+    return run_study(StudyRequest(**vars(options)))

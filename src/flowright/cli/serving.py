@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flowright.core.command_line import at_least_one
 from flowright.core.errors import UserError
@@ -33,7 +33,8 @@ def add_ask_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, default=0, help="of the draws (default: 0)")
     parser.add_argument("--temperature", type=float, help="default: that of the run's evaluations")
-    parser.add_argument("--json", action="store_true", help="everything, as one JSON object")
+    parser.add_argument("--json", dest="as_json", action="store_true",
+                        help="everything, as one JSON object")  # fmt: skip
     parser.add_argument("--config", type=Path, help="instead of the run's config.json")
     parser.add_argument("overrides", nargs="*", metavar="key=value")
 
@@ -48,19 +49,17 @@ def ask(options: argparse.Namespace) -> int:
     """
     from flowright.app.launch import run_workflow
 
-    question = sys.stdin.read() if options.question == "-" else options.question
-    named = [f"aflow_executor_model={options.executor}"] if options.executor else []
-    return run_workflow(
-        source=options.source,
-        question=question,
-        kind=options.kind,
-        samples=options.samples,
-        seed=options.seed,
-        temperature=options.temperature,
-        as_json=options.json,
-        config=options.config,
-        overrides=[*named, *options.overrides],
-    )
+    if options.question == "-":
+        options.question = sys.stdin.read()
+    return run_workflow(**_on_executor(options))
+
+
+def _on_executor(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the options by name, with ``--executor`` as the first override."""
+    given = vars(options)
+    executor = given.pop("executor")
+    named = [f"aflow_executor_model={executor}"] if executor else []
+    return given | {"overrides": [*named, *given["overrides"]]}
 
 
 def add_serve_options(parser: argparse.ArgumentParser) -> None:
@@ -78,11 +77,14 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
         "--samples", type=at_least_one, help="workflows drawn for each question (default: 1)"
     )
     parser.add_argument(
-        "--in-flight", type=at_least_one, help="questions that are answered at once (default: 64)"
-    )
-    parser.add_argument("--queue", type=int, help="that wait for their turn (default: 256)")
+        "--in-flight", dest="max_in_flight", metavar="N", type=at_least_one,
+        help="questions that are answered at once (default: 64)",
+    )  # fmt: skip
+    parser.add_argument("--queue", dest="max_queue", metavar="N", type=int,
+                        help="that wait for their turn (default: 256)")  # fmt: skip
     parser.add_argument("--seconds", type=float, help="of one answer (default: 600)")
-    parser.add_argument("--max-body", type=at_least_one, help="bytes of a request (default: 1 MiB)")
+    parser.add_argument("--max-body", dest="max_body_bytes", metavar="BYTES", type=at_least_one,
+                        help="bytes of a request (default: 1 MiB)")  # fmt: skip
     parser.add_argument("--config", type=Path, help="instead of the run's config.json")
     parser.add_argument("overrides", nargs="*", metavar="key=value")
 
@@ -98,22 +100,8 @@ def serve(options: argparse.Namespace) -> int:
     """
     from flowright.app.launch import serve_policy
 
-    named = [f"aflow_executor_model={options.executor}"] if options.executor else []
-    return serve_policy(
-        source=options.source,
-        config=options.config,
-        overrides=[*named, *options.overrides],
-        host=options.host,
-        port=options.port,
-        name=options.name,
-        kind=options.kind,
-        samples=options.samples,
-        max_in_flight=options.in_flight,
-        max_queue=options.queue,
-        seconds=options.seconds,
-        max_body_bytes=options.max_body,
-        api_key=os.environ.get("FLOWRIGHT_POLICY_KEY"),
-    )
+    key = os.environ.get("FLOWRIGHT_POLICY_KEY")
+    return serve_policy(**_on_executor(options), api_key=key)
 
 
 def add_simulate_options(parser: argparse.ArgumentParser) -> None:

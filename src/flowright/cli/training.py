@@ -138,10 +138,13 @@ def add_export_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--base", help="the adapter's base, if its files name another")
     parser.add_argument("--lora-alpha", type=float, help="if verl's files lack it")
     parser.add_argument(
-        "--max-shard-size", type=_size, default=5 * 10**9, help="of a file (default: 5GB)"
-    )
+        "--max-shard-size", dest="most_bytes", metavar="SIZE", type=_size, default=5 * 10**9,
+        help="of a file (default: 5GB)",
+    )  # fmt: skip
     parser.add_argument("--overwrite", action="store_true", help="replace a model in --out")
-    parser.add_argument("--push-to-hub", metavar="NAME", help="also upload it, with HF_TOKEN")
+    parser.add_argument(
+        "--push-to-hub", dest="hub", metavar="NAME", help="also upload it, with HF_TOKEN"
+    )
 
 
 def export(options: argparse.Namespace) -> int:
@@ -151,17 +154,7 @@ def export(options: argparse.Namespace) -> int:
     """
     from flowright.app import launch
 
-    return launch.export_model(
-        source=options.source,
-        out=options.out,
-        form=options.form,
-        dtype=options.dtype,
-        overwrite=options.overwrite,
-        base=options.base,
-        lora_alpha=options.lora_alpha,
-        most_bytes=options.max_shard_size,
-        hub=options.push_to_hub,
-    )
+    return launch.export_model(**vars(options))
 
 
 def _size(text: str) -> int:

@@ -7,11 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowright.core.command_line import at_least_one
+from flowright.core.command_line import at_least_one, progress_bars
 
 if TYPE_CHECKING:
-    from rich.progress import Progress as Bars
-
     from flowright.criteria.constraints.drawing import DrawnPrompts
     from flowright.data.preference_files import PreferenceSplit, RowOptions
     from flowright.environments.judging.transcripts import TranscriptFiles
@@ -245,16 +243,14 @@ def transcripts(options: argparse.Namespace) -> int:
     trained_on.json. An interrupted command resumes (transcripts.outcomes.jsonl).
     docs/training_judges.md has more.
     """
-    from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress as Bars, TimeRemainingColumn
-
-    columns = (*Bars.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
-    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
-        made = _make_transcripts(options, bars)
+    with progress_bars() as (_, progress):
+        made = _make_transcripts(options, progress)
     return _show_transcripts(made)
 
 
-def _make_transcripts(options: argparse.Namespace, bars: "Bars") -> "TranscriptFiles":
+def _make_transcripts(
+    options: argparse.Namespace, progress: Callable[[str, int], Callable[[], None]]
+) -> "TranscriptFiles":
     import uvloop
     from pydantic import ValidationError
 
@@ -269,10 +265,6 @@ def _make_transcripts(options: argparse.Namespace, bars: "Bars") -> "TranscriptF
         rows = JudgingSection.model_validate(given)
     except ValidationError as error:
         raise UserError(*(each["msg"] for each in error.errors())) from None
-
-    def progress(name: str, total: int) -> Callable[[], None]:
-        bar = bars.add_task(name, total=total)
-        return lambda: bars.advance(bar)
 
     making = TranscriptRequest(
         rows, options.judge, options.config, options.out, options.by, options.kept,

@@ -75,8 +75,8 @@ class GrpoSection(Section):
     off_policy: Annotated[str, AfterValidator(CORRECTIONS.check)] | None = None
     """Correction for samples of an older policy or another engine: `ratio` clips the ratio to the
     sampler; `truncated` weights tokens by it, capped; `masked` drops tokens outside [1/cap, cap];
-    `sequence_*` use one weight per sample; `ignored` corrects nothing. Default: `truncated` if
-    samples are stale or vLLM's, else `ratio`."""
+    `sequence_*` use one weight per sample, as `gspo` always does; `ignored` corrects nothing.
+    Default: `truncated` if samples are stale or vLLM's, else `ratio`."""
     off_policy_cap: float = Field(default=2.0, ge=1)
     """Largest weight of `off_policy`."""
     pairs: PairsSection = PairsSection()

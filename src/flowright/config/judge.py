@@ -44,6 +44,9 @@ class JudgeServiceSection(Section):
     """Seconds per verdict, with all attempts and pauses."""
     max_retries: NonNegative = 3
     """Further attempts at a request; 429 counts as none."""
+    reconnect_seconds: NonNegativeFloat = 60.0
+    """Wait for a service that restarts: for so long after the first failure, failed connections,
+    502, 503 and 504 count as no attempts."""
 
 
 class AlarmSection(Section):
@@ -216,12 +219,14 @@ class JudgeServerSection(Section):
     drain_seconds: Seconds = 30.0
     """Seconds for running requests after SIGTERM."""
     judge_class: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$")
-    """Judge class of your own, as `package.module:Class`; its `score(prompt, completion, answer)`
-    decides."""
+    """Judge class of your own, as `package.module:Class`; its `score(prompt, completion, answer)`,
+    or `score_batch` of lists, decides."""
     judge_arguments: Mapping[str, Any] = Field(default_factory=dict)
     """Arguments of the class, such as `{model_path: ...}`."""
     judge_threads: Positive = 1
     """Concurrent calls of `score`."""
+    max_batch_size: Positive = 16
+    """Answers per call of `score_batch`."""
     own_instructions: bool = False
     """Accept requests that bring the judge's instruction."""
     log_file: Path | None = None

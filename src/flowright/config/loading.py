@@ -17,6 +17,7 @@ from flowright.config.root import JudgeServerConfig
 from flowright.config.section import Section
 from flowright.config.suggestions import meant
 from flowright.core.errors import ConfigError
+from flowright.core.files import write_bytes
 from flowright.core.plugins import suggest
 
 Root = TypeVar("Root", bound="Section")
@@ -221,6 +222,9 @@ def load_section(root: type[Root], path: Path | None, overrides: Sequence[str] =
 
 GONE = frozenset(
     {
+        "plan.trainer_gpus",
+        "plan.executor.tokens_per_second",
+        "plan.judge.tokens_per_second",
         "policy.vllm.load_seconds",
         "policy.warm_start.least_passed",
         "policy.warm_start.completions_per_prompt",
@@ -348,13 +352,28 @@ def judge_reward(
 
 
 def load_models(path: Path) -> Mapping[str, ModelEntry]:
-    """The models of an LLM file, by name. Raises ConfigError with one line per mistake."""
-    path = find_config(path)
+    """The models of an LLM file, by name; the file is made from ``FILE.example`` on first use.
+    Raises ConfigError with one line per mistake."""
+    path = _made_from_example(path)
     try:
         return LlmFile.model_validate(read_yaml(path)).models
     except ValidationError as error:
         lines = [f"{path}: {explain(LlmFile, detail)}" for detail in error.errors()]
         raise ConfigError(*lines) from None
+
+
+def _made_from_example(path: Path) -> Path:
+    """Return the file; where there is none yet, a copy of the example beside it, or the one of the
+    package."""
+    example = path.with_name(f"{path.name}.example")
+    if not path.is_file() and example.is_file():
+        with suppress(OSError):
+            write_bytes(path, example.read_bytes())
+            return path
+        return example
+    found = find_config(path)
+    example = find_config(example)
+    return example if not found.is_file() and example.is_file() else found
 
 
 def load_entries(path: Path, names: Collection[str]) -> dict[str, ModelEntry]:
@@ -367,7 +386,9 @@ def load_entries(path: Path, names: Collection[str]) -> dict[str, ModelEntry]:
     missing = [name for name in wanted if name not in models]
     if missing:
         known = [*models, SIMULATED]
+        example = find_config(path.with_name(f"{path.name}.example"))
+        form = f" ({example} shows the form)" if example.is_file() else ""
         raise ConfigError(
-            *(f"{path}: models: no {name!r}{suggest(name, known)}" for name in missing)
+            *(f"{path}: models: no {name!r}{suggest(name, known)}{form}" for name in missing)
         )
     return {name: models[name] for name in wanted}

@@ -66,8 +66,6 @@ class PlanServerSection(Section):
 
     call_seconds: PositiveFloat | None = None
     """Mean seconds per call."""
-    tokens_per_second: PositiveFloat | None = None
-    """Completion tokens per second of all servers together; read without `call_seconds`."""
     tokens_in: NonNegativeFloat | None = None
     """Mean prompt tokens per call."""
     tokens_out: NonNegativeFloat | None = None
@@ -91,8 +89,6 @@ class PlanSection(Section):
     """Sampled tokens per second; on a CPU with half of the prompts' tokens."""
     learner_tokens_per_second: PositiveFloat | None = None
     """Tokens per second of an update."""
-    trainer_gpus: Positive | None = None
-    """GPUs that train and sample. Default: as `physical_gpus`, else 1."""
     executor_gpus: Positive | None = None
     """GPUs of executor and judge."""
     usd_per_gpu_hour: NonNegativeFloat | None = None

@@ -1,7 +1,7 @@
 """Exit statuses and signals of commands: mistakes that the user can mend end with a line, never
 with a traceback; a bug keeps its traceback.
 
-Ctrl-C and SIGTERM are answered at once, by a line on what is kept and how to resume
+Ctrl-C, SIGTERM and SIGHUP are answered at once, by a line on what is kept and how to resume
 (:func:`on_signal`), and end the command by KeyboardInterrupt; the second one ends it for sure.
 """
 
@@ -12,6 +12,7 @@ import inspect
 import io
 import os
 import signal
+import stat
 import sys
 import threading
 import time
@@ -19,8 +20,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from flowright.core.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
 
 AT_ONCE_SECONDS = 1.0
 """Supervisors such as torchrun send SIGTERM to the process and to its group: that is one request,
@@ -55,6 +61,32 @@ class _Signal:
 _received = _Signal()
 
 
+def say(console: "Console", line: str) -> None:
+    """Print a line unchanged: no markup, no wrapping."""
+    console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def progress_bars() -> "Iterator[tuple[Progress, Callable[[str, int], Callable[[], None]]]]":
+    """Bars on stderr, and a function that adds one and returns a callback that advances it."""
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
+    bars = Progress(*columns, console=Console(stderr=True), transient=True)
+
+    def add(name: str, total: int) -> Callable[[], None]:
+        bars.start()  # not before there is something to show
+        bar = bars.add_task(name, total=total)
+        return lambda: bars.advance(bar)
+
+    try:
+        yield bars, add
+    finally:
+        if bars.live.is_started:
+            bars.stop()
+
+
 def at_least_one(text: str) -> int:
     """A type for argparse: a whole number from 1 on."""
     number = int(text)
@@ -64,9 +96,9 @@ def at_least_one(text: str) -> int:
 
 
 def run_command(main: Callable[[], int], signals: bool = True) -> int:
-    """The exit status of ``main``, or of how it ended: 2 for what the user can mend (a UserError's
-    own status, the disk), 130 for Ctrl-C and 143 for SIGTERM, 0 where the reader of a pipe has seen
-    enough. ``signals``: False where ``main`` hears them itself."""
+    """Return the exit status of ``main``, or of how it ended: 2 for what the user can mend (a
+    UserError's own status, the disk), 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP, 0 where the
+    reader of a pipe has seen enough. ``signals``: False where ``main`` handles them itself."""
     _complete_streams()
     with _handled_signals() if signals else nullcontext():
         try:
@@ -134,8 +166,7 @@ def _handled_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, _hear) for number in numbers}
+    before = {number: signal.signal(number, _hear) for number in stop_signals()}
     _received.number = None
     try:
         yield
@@ -145,9 +176,27 @@ def _handled_signals() -> Iterator[None]:
                 signal.signal(number, handler)
 
 
+def stop_signals() -> tuple[signal.Signals, ...]:
+    """Return the signals that stop a command: SIGHUP unless it is ignored, as under ``nohup``."""
+    ends = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+    return (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if ends else []))
+
+
+def leave_terminal(number: int) -> None:
+    """After SIGHUP write nowhere if the terminal is gone: any line would be an error."""
+    if number != signal.SIGHUP:
+        return
+    for stream in (1, 2):
+        if stat.S_ISCHR(os.fstat(stream).st_mode) and not os.isatty(stream):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream)
+            os.close(nowhere)
+
+
 def _hear(number: int, frame: FrameType | None) -> None:
     now = time.monotonic()
     if _received.number is None:
+        leave_terminal(number)
         _received.number, _received.at = number, now
         line = _received.line()
         kept = f"; {line}" if line else ""

@@ -1,5 +1,6 @@
-"""A report as data: sections of facts, tables and charts, built once and rendered as a page or on a
-terminal by :mod:`flowright.viewer.rendering.report`. Texts may be untrusted: the renderers escape
+"""Contents of screens as data: the blocks of a record (facts, texts, programs, calls in time), and
+a report's sections of facts, tables and charts, built once and rendered as a page or on a terminal
+by :mod:`flowright.viewer.rendering`. Texts are whole and may be hostile: renderers cut and escape
 them.
 """
 
@@ -9,6 +10,65 @@ from typing import Literal
 
 from flowright.core.formatting import Form, Point, Record, format_value, percent
 from flowright.core.untrusted import one_line
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A name with its value. ``detail`` is printed fainter; ``alarm`` is a word or two that must be
+    seen."""
+
+    name: str
+    text: str
+    detail: str = ""
+    alarm: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text under its title. A ``short`` one is a value rather than a document."""
+
+    title: str
+    text: str
+    short: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A Python program; ``bad_line`` (from 1) is where it failed, ``calls`` are names to mark."""
+
+    title: str
+    source: str
+    bad_line: int | None = None
+    calls: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A step of a trace that ``started`` and lasted some ``seconds``, counted from the start of the
+    timeline; ``blocks`` are its contents, ``note`` stands beside it."""
+
+    name: str
+    started: float
+    seconds: float
+    note: str = ""
+    failed: bool = False
+    blocks: Sequence["Block"] = ()
+    children: Sequence["Call"] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Calls in time, over ``seconds`` in all."""
+
+    title: str
+    seconds: float
+    calls: Sequence[Call]
+
+
+Block = Fact | Text | Program | Timeline
+"""The blocks of a record."""
+
+# --- reports --------------------------------------------------------------------------------------
 
 Where = Literal["both", "page", "terminal"]
 """The renderings that show a block. Charts and tiles are shown on pages only."""
@@ -29,6 +89,22 @@ class Heading:
     """A heading within a section."""
 
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bullets:
+    """Lines of a list."""
+
+    lines: Sequence[str]
+    numbered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Blocks that a page shows under a title once a reader opens it."""
+
+    title: str
+    blocks: Sequence["ReportBlock"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +144,13 @@ class IntervalMark:
 
 @dataclass(frozen=True, slots=True)
 class ReportCell:
-    """A table cell. ``note`` is printed smaller, such as an interval; ``text`` columns are aligned
-    left and wrapped; a page draws ``mark`` behind the text and leads to ``address``."""
+    """A table cell. ``note`` is printed smaller, such as an interval; ``is_text``: aligned left and
+    wrapped; a page draws ``mark`` behind the text and leads to ``address``. ``style`` may have
+    other classes of a page."""
 
     text: str
     note: str = ""
-    style: Style = ""
+    style: str = ""
     is_text: bool = False
     mark: Spark | IntervalMark | None = None
     address: str | None = None
@@ -81,31 +158,35 @@ class ReportCell:
 
 @dataclass(frozen=True, slots=True)
 class ReportColumn:
-    """A column head. Columns with ``page_only`` are left out on a terminal, which is narrow."""
+    """A column head. Columns with ``page_only`` are left out on a terminal, which is narrow. A page
+    sorts by it at ``address``; ``order``: ascending or descending by it now."""
 
     title: str
     page_only: bool = False
     is_text: bool = False
+    tip: str = ""
+    address: str | None = None
+    order: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ReportTable:
     """Rows of cells below their columns; the first cell of a row is its name. Without rows nothing
-    is shown. Rows of the numbers in ``shaded`` stand out; a page shows a ``folded`` table under its
-    title when a reader opens it."""
+    is shown. Rows of the numbers in ``shaded`` stand out; ``anchor`` names it on a page."""
 
     columns: Sequence[ReportColumn | str]
     rows: Sequence[Sequence[ReportCell | str]]
     caption: str = ""
     where: Where = "both"
     shaded: Collection[int] = ()
-    folded: str = ""
+    anchor: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
     """One curve. ``marks`` draws points instead of a line; ``smoothed`` a bold moving mean over
-    the faint values."""
+    the faint values; ``stairs`` keeps each value until the next point. ``low`` and ``high`` are the
+    ends of each point's interval: a band, or whiskers of points."""
 
     name: str
     colour: str
@@ -113,6 +194,9 @@ class Series:
     dashed: bool = False
     marks: bool = False
     smoothed: bool = False
+    stairs: bool = False
+    low: Sequence[float | None] = ()
+    high: Sequence[float | None] = ()
 
     @property
     def swatch(self) -> str:
@@ -122,8 +206,10 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class LineChart:
-    """Curves over the training step. ``low`` and ``high`` are always within the axis; a click on a
-    step leads to its ``address``."""
+    """Curves over the training step, or with ``x_form`` over another value. ``low`` and ``high``
+    are always within the axis, ``x_span`` within that across, whose ticks are ``x_ticks`` or round.
+    ``strokes`` at the foot are steps of onsets; ``guides`` are dotted lines between two points,
+    which may be infinite. A click on a step leads to its ``address``."""
 
     title: str
     series: Sequence[Series]
@@ -132,6 +218,12 @@ class LineChart:
     high: float | None = None
     zero_line: bool = False
     address: Callable[[int], str | None] | None = None
+    x_label: str = "step"
+    x_form: Form | None = None
+    x_span: Sequence[float] = ()
+    x_ticks: Sequence[float] = ()
+    guides: Sequence[tuple[Point, Point]] = ()
+    strokes: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,13 +286,24 @@ class ForestChart:
 
 
 @dataclass(frozen=True, slots=True)
-class ConfusionChart:
-    """Counts of findings (``columns``) by label (``rows``: name and counts); colours tell cells on
-    the diagonal, off it, and in the last column."""
+class GridCell:
+    """A cell of a grid: the larger its ``weight``, from 0 to 1, the darker. ``note`` stands below
+    the text where there is room."""
+
+    text: str
+    weight: float
+    colour: str = "c1"
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GridChart:
+    """Cells by row and column, such as a heat map; None for a field without a value."""
 
     title: str
     columns: Sequence[str]
-    rows: Sequence[tuple[str, Sequence[int]]]
+    rows: Sequence[tuple[str, Sequence[GridCell | None]]]
+    caption: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,11 +332,11 @@ ReportChart = (
     | ScatterChart
     | ChangeChart
     | ForestChart
-    | ConfusionChart
+    | GridChart
     | HistogramChart
     | ReliabilityChart
 )
-ReportBlock = Note | Heading | FactList | BarList | ReportTable | ReportChart
+ReportBlock = Note | Heading | Bullets | Fold | FactList | BarList | ReportTable | ReportChart
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,13 +352,15 @@ class ReportSection:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A whole report. ``warnings`` (label and text) come before any number; ``chips`` are short
-    facts about the measurement; ``notes`` are remarks on the numbers."""
+    """A whole report. ``warnings`` (label and text) come before any number, then ``banners``, each
+    with whether it is an alarm; ``chips`` are short facts about the measurement; ``notes`` are
+    remarks on the numbers."""
 
     kind: str
     title: str
     sections: Sequence[ReportSection]
     warnings: Sequence[tuple[str, str]] = ()
+    banners: Sequence[tuple[str, str, bool]] = ()
     chips: Sequence[str] = ()
     subtitle: str = ""
     notes: Sequence[str] = ()

@@ -114,11 +114,11 @@ class Resampler:
         """
         if not rows:
             return Estimate(None)
-        sums = self._sums(questions, np.asarray(rows, dtype=np.float64))
+        places, sums = self._sums(questions, np.asarray(rows, dtype=np.float64))
         value = _number(statistic(sums.sum(axis=0)))
-        if value is None or len(set(questions)) < 2:
+        if value is None or len(places) < 2:
             return Estimate(value)
-        drawn = statistic(self._weights @ sums)
+        drawn = statistic(self._weights[:, places] @ sums)
         drawn = drawn[np.isfinite(drawn)]  # a draw may hold no question that the statistic is of
         if not len(drawn):
             return Estimate(value)
@@ -136,17 +136,20 @@ class Resampler:
         (Fisher's randomization test). None without differences."""
         if not differences:
             return None
-        sums = self._sums(questions, np.asarray(differences, dtype=np.float64)[:, None])[:, 0]
-        sums = sums[sums != 0]
+        _, columns = self._sums(questions, np.asarray(differences, dtype=np.float64)[:, None])
+        sums = columns[columns != 0]
         resamples = len(self._weights)
         signs = np.random.default_rng(self._seed).integers(0, 2, (resamples, len(sums))) * 2 - 1
         as_far = np.abs(signs @ sums) >= abs(sums.sum()) - 1e-9
         return float((1 + as_far.sum()) / (1 + resamples))
 
-    def _sums(self, questions: Sequence[str], rows: Array) -> Array:
-        sums = np.zeros((len(self._place), rows.shape[1]))
-        np.add.at(sums, [self._place[question] for question in questions], rows)
-        return sums
+    def _sums(self, questions: Sequence[str], rows: Array) -> tuple[list[int], Array]:
+        """Return the places of the questions that have rows, and the sum of each one's rows."""
+        every = [self._place[question] for question in questions]
+        places, inverse = np.unique(every, return_inverse=True)
+        sums = np.zeros((len(places), rows.shape[1]))
+        np.add.at(sums, inverse, rows)
+        return places.tolist(), sums
 
 
 def ratio(above: Array, below: Array) -> Array:

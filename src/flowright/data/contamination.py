@@ -18,7 +18,7 @@ from pathlib import Path
 from flowright.core.errors import DataError
 from flowright.core.files import write_text
 from flowright.data.preferences import Pair, Rated, Turn
-from flowright.data.sources.rows import json_table
+from flowright.data.sources.rows import UpstreamRow, json_table
 
 _PIECE = 256  # characters of a word: putting combining marks in order is quadratic in their run
 
@@ -123,24 +123,30 @@ class TrainedOn:
 
     def write(self, folder: Path) -> Path:
         """Write ``trained_on.json`` into a folder; returns its path."""
-        value = {
+        write_text(folder / TRAINED_ON, json.dumps(self.table(), indent=0) + "\n")
+        return folder / TRAINED_ON
+
+    def table(self) -> dict[str, object]:
+        """Return the record as JSON; inverse of :meth:`of_table`."""
+        return {
             "subsets": sorted(self.subsets),
             "normalisation": _FORM,
             "conversations": sorted(self.conversations),
         }
-        write_text(folder / TRAINED_ON, json.dumps(value, indent=0) + "\n")
-        return folder / TRAINED_ON
 
     @classmethod
     def read(cls, folder: Path) -> "TrainedOn | None":
         """Read ``trained_on.json`` of a folder; None without one. Raises DataError for a file of
         another form."""
         path = folder / TRAINED_ON
-        if not path.is_file():
-            return None
-        table = json_table(path)
+        return cls.of_table(json_table(path)) if path.is_file() else None
+
+    @classmethod
+    def of_table(cls, table: UpstreamRow) -> "TrainedOn":
+        """Read a record. Raises DataError for one of another form."""
         if table.text("normalisation") != _FORM:
-            raise DataError(f"{path}: its hashes are not of this form: {_FORM}; make it again")
+            why = f"its hashes are not of this form: {_FORM}; make it again"
+            raise DataError(f"{table.where}: {why}")
         names, keys = table.texts("subsets"), table.texts("conversations")
         return cls(frozenset(names), frozenset(keys))
 

@@ -3,7 +3,7 @@
 import ast
 import json
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -11,7 +11,8 @@ from typing import Any, Literal, get_args
 from flowright.core.checkout import here
 from flowright.core.errors import DataError
 from flowright.core.files import write_text
-from flowright.sandbox import parse_trusted
+from flowright.core.tables import read_rows
+from flowright.sandbox import parse_io_test, parse_trusted
 
 Kind = Literal["math", "code", "qa"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -26,6 +27,8 @@ LINES: Mapping[Kind, str] = {
     'Peru?", "reference": "Lima"}',
 }
 """A line of a task file for each kind, to copy."""
+
+IO_FORM = '{"input": "3\\n", "output": "9\\n"} nor {"input": [3], "output": 9}'
 
 FILL_IN = "python scripts/create_mixed_dataset.py --own FILE"
 
@@ -58,7 +61,9 @@ class Problem(Task):
     code), ``alternatives`` (other answers that also count), ``hidden_tests``.
 
     Tests are Python source that uses the solution's names, run in order after ``test_setup``; one
-    that raises fails. ``public_tests`` may be shown to anybody. ``verifier`` names a grader of the
+    that raises fails. Or they are JSON objects with ``input`` and ``output``: standard input and
+    what is printed, or a list of arguments and the result. ``public_tests`` may be shown to
+    anybody. ``verifier`` names a grader of the
     task's own source and the data that it wants, such as
     ``{"name": "reasoning_gym", "dataset": "chain_sum", "entry": {...}}``.
     """
@@ -79,6 +84,12 @@ class Problem(Task):
         return self.public_tests + self.hidden_tests
 
     @property
+    def is_program(self) -> bool:
+        """A program that reads standard input and prints is asked for, not a function."""
+        forms = map(parse_io_test, self.tests)
+        return any(form is not None and form.is_program for form in forms)
+
+    @property
     def problem(self) -> str:
         """The text of the problem as a solver reads it: context, question, choices."""
         choices = "\n".join(f"{label}. {text}" for label, text in self.choices)
@@ -95,6 +106,8 @@ class Problem(Task):
         if not isinstance(row, dict):
             raise DataError(f"{where}: a task is a JSON object, not {type(row).__name__}")
         missing = [name for name in _REQUIRED if not row.get(name) and row.get(name) != 0]
+        if row.get("kind") == "code" and row.get("hidden_tests"):
+            missing = [name for name in missing if name != "reference"]  # the tests decide
         if missing:
             kind = row.get("kind")
             line = LINES[kind if kind in KINDS else "math"]
@@ -119,11 +132,18 @@ class Problem(Task):
         if not isinstance(row.get("verifier"), dict | None):
             raise DataError(f"{where}: verifier is not an object")
         values = {k: _tuples(v) if isinstance(v, list) else v for k, v in row.items()}
+        values.setdefault("reference", "")
         task = cls(**values)
         if task.kind == "code" and not task.hidden_tests:
             raise DataError(
                 f"{where}: a code task needs hidden_tests; such a line is {LINES['code']}"
             )
+        for test in task.tests:
+            form = parse_io_test(test)
+            if form is None and test.lstrip().startswith("{"):
+                raise DataError(f"{where}: the test {test[:60]!r} is not {IO_FORM}")
+            if form and not form.is_program and not task.entry_point:
+                raise DataError(f"{where}: tests with arguments need the entry_point to call")
         return task
 
 
@@ -145,13 +165,23 @@ def read_tasks(path: Path) -> list[Problem]:
     """All tasks of a file. Raises DataError (``file:line: ...``) at the first unusable line."""
     tasks: list[Problem] = []
     seen: dict[str, int] = {}
-    for number, row in numbered_rows(path, _remedy(path)):
-        task = Problem.from_row(row, f"{path}:{number}")
+    if not path.is_file():
+        what = "a folder, not a file" if path.is_dir() else "no such file"
+        raise DataError(f"{path}: {what}; {_remedy(path)}")
+    for place, row in read_rows(path):
+        given = {name: value for name, value in row.items() if value is not None}
+        task = Problem.from_row(given, str(place))
         if task.id in seen:
-            raise DataError(f"{path}:{number}: id {task.id!r} was used in line {seen[task.id]}")
-        seen[task.id] = number
+            raise place.error(f"id {task.id!r} was used in line {seen[task.id]}")
+        seen[task.id] = place.row
         tasks.append(task)
     return tasks
+
+
+def is_task_file(path: Path) -> bool:
+    """Return whether the first row of a file is a task rather than a row of other columns."""
+    _, row = next(read_rows(path), (None, None))
+    return row is None or {"id", "kind", "question"} <= row.keys()
 
 
 def _remedy(path: Path) -> str:
@@ -164,27 +194,6 @@ def _remedy(path: Path) -> str:
         f"make it with {here('python scripts/download_all_datasets.py')} && {create}"
         f" or, without a network, {create} --offline"
     )
-
-
-def numbered_rows(path: Path, remedy: str) -> Iterator[tuple[int, object]]:
-    """Return the parsed lines of a JSON Lines file with their numbers, blank ones left out. Raises
-    DataError, with the ``remedy`` for a missing file."""
-    if not path.is_file():
-        what = "a folder, not a file" if path.is_dir() else "no such file"
-        raise DataError(f"{path}: {what}; {remedy}")
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            where = f"{path}:{number}"
-            try:
-                yield number, json.loads(line)
-            except json.JSONDecodeError as error:
-                raise DataError(f"{where}: not JSON: {error.msg} (column {error.colno})") from None
-            except UnicodeDecodeError as error:
-                raise DataError(f"{where}: not UTF-8 at byte {error.start}") from None
-            except (ValueError, RecursionError):  # a number of thousands of digits, of brackets
-                raise DataError(f"{where}: a number is too long, or lists too deep") from None
 
 
 def write_tasks(path: Path, tasks: Iterable[Problem]) -> int:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from flowright.core.blocks import Block, Fact, Text
 from flowright.core.errors import UserError, boundary
+from flowright.core.report import Block, Fact, Text
 from flowright.environments.registry import ENVIRONMENTS, built_in
 
 

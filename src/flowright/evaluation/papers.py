@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from flowright.config.llm import SIMULATED
 from flowright.config.loading import load_entries
@@ -178,7 +175,7 @@ class PaperTable:
         return {"datasets": dict(DATASETS), **asdict(self), "models_used": self.models.line()}
 
     def markdown(self) -> str:
-        """Return the content of ``papers.md``."""
+        """Return the content of ``papers.md``, which a terminal shows, too."""
         head = ["", *DATASETS.values(), "mean"]
         lines = [
             f"# The papers' table{', simulated' * self.simulated}",
@@ -197,34 +194,6 @@ class PaperTable:
         lines += ["", *(f"- {_escaped(note)}" for note in used), "", "Sources:", ""]
         lines += [f"- [{n}] {_escaped(one.line())}" for n, one in enumerate(self.published, 1)]
         return "\n".join(lines) + "\n"
-
-    def print(self, console: Console) -> None:
-        """Print the table and, below it, models, notes and sources, a line each."""
-        shown = Table(
-            title=f"The papers' table, in per cent{', ours simulated' * self.simulated}",
-            box=None,
-            padding=(0, 1, 0, 0),
-        )
-        shown.add_column("", overflow="fold")
-        for name in (*DATASETS.values(), "mean"):
-            shown.add_column(name, justify="right", no_wrap=True)
-
-        def add(name: str, texts: Sequence[str], style: str | None = None) -> None:
-            shown.add_row(Text(name), *map(Text, texts), style=style)
-
-        for number, one in enumerate(self.published, start=1):
-            add(f"{one.system} [{number}]", one.texts)
-        for row in self.ours:
-            cells = [row.cells.get(key) for key in DATASETS]
-            texts = [*(c.text if c else "" for c in cells), row.mean_text]
-            add(f"ours: {self.name(row)}", texts, "bold")
-            add("  95 %", [c.interval if c else "" for c in cells])
-            add("  problems", [f"{c.problems:,}" if c else "" for c in cells])
-        console.print(shown)
-        lines = [f"models really used: {self.models.line()}", *self.notes]
-        lines += [f"[{n}] {one.line()}" for n, one in enumerate(self.published, start=1)]
-        for line in lines:
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _markdown_cell(cell: Cell | None) -> str:

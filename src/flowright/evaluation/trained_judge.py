@@ -1,7 +1,9 @@
 """A trained judge, loaded from a run, a checkpoint, an adapter, a Hugging Face folder or verl's
-files: to be measured, or served. It scores answers or writes its verdicts, in this process; one
-that writes may be at an OpenAI-compatible server instead.
-"""
+files: to be measured, calibrated or served. It scores answers or writes its verdicts, in this
+process; one that writes may be at an OpenAI-compatible server instead.
+
+One that scores is calibrated at the end of its run, for the checkpoint that is served, or on the
+pairs of a file (scripts/calibrate_judge.py)."""
 
 import asyncio
 import json
@@ -9,6 +11,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +26,12 @@ from flowright.config.llm import ModelEntry
 from flowright.config.loading import load_judge_server
 from flowright.config.policy import PolicySection
 from flowright.config.root import JudgeServerConfig
+from flowright.core.batch_calls import RequestBatcher
 from flowright.core.errors import ConfigError, DataError
+from flowright.core.files import check_writable, write_json
+from flowright.data.contamination import TrainedOn
+from flowright.data.preferences import Pair
+from flowright.data.task import Task
 from flowright.environments.judging.frame_judge import (
     FORM_FILE,
     FrameJudge,
@@ -34,8 +42,11 @@ from flowright.environments.judging.frame_judge import (
     form_of_run,
     read_form,
 )
+from flowright.environments.judging.rows import read_rows
+from flowright.environments.judging.tasks import FORMS, JudgingTask
 from flowright.grpo.batch import Group, scalar_scores
-from flowright.grpo.fixed_data import scored_group
+from flowright.grpo.checkpoint import Saves, load_weights, portable_state, take_over
+from flowright.grpo.fixed_data import FixedData, scored_group
 from flowright.judging.build import OpenJudge, build_judge, fingerprint
 from flowright.judging.measuring.benchmark_judges import (
     JudgeName,
@@ -44,8 +55,17 @@ from flowright.judging.measuring.benchmark_judges import (
     Way,
     measured_section,
 )
+from flowright.judging.measuring.pair_figures import prompt_of
 from flowright.judging.service.app import Ready
-from flowright.judging.trained.calibration import FILE as CALIBRATION, Calibration, read_calibration
+from flowright.judging.trained.calibration import (
+    FILE,
+    FILE as CALIBRATION,
+    Calibration,
+    ScoredPair,
+    calibrate,
+    read_calibration,
+    write_calibration,
+)
 from flowright.judging.trained.scalar_judge import ScalarJudge, ServedScalarJudge
 from flowright.llm.chat import Message, RequestRefused, Usage
 from flowright.llm.client import ChatClient
@@ -54,9 +74,10 @@ from flowright.policy.export.source import ExportSource, Kind, find_source
 from flowright.policy.head import prepare_scalar
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy, choose_device, policy_of
-from flowright.policy.model_thread import RequestBatcher
+from flowright.policy.model_thread import on_model_thread
 from flowright.policy.sampling import Sample, Sampling, template_ids
 from flowright.policy.tuning import CONFIG_FILE
+from flowright.runs.checkpoints import step_name
 
 TEXTS_AT_ONCE = 64
 
@@ -194,7 +215,8 @@ def load_trained_judge(config: JudgeServerConfig) -> Backend:
         judge = ServedScalarJudge(found.name, scorer, found.calibration, config.judge)
     else:
         judge = _frame_judge(found, loaded, config.judge, section)
-    return lambda: _in_process(config.judge, judge)
+    record = TrainedOn.gathered({section.folder, found.place})
+    return lambda: _in_process(config.judge, judge, record)
 
 
 def _frame_judge(
@@ -207,12 +229,12 @@ def _frame_judge(
 
 @asynccontextmanager
 async def _in_process(
-    section: JudgeSection, judge: FrameJudge | ServedScalarJudge
+    section: JudgeSection, judge: FrameJudge | ServedScalarJudge, record: TrainedOn | None
 ) -> AsyncIterator[tuple[OpenJudge, Ready]]:
     async def ready() -> list[str]:
         return []
 
-    yield OpenJudge(build_judge(section, judge), None, (), judge.notes), ready
+    yield OpenJudge(build_judge(section, judge), None, (), judge.notes, record), ready
 
 
 @asynccontextmanager
@@ -232,7 +254,9 @@ async def _at_server(
     try:
         writer = ServerWriter(client.as_role("judge"), config.judge)
         judge = FrameJudge(found.name, writer, chosen_form(found.form, section), config.judge)
-        yield OpenJudge(build_judge(config.judge, judge), None, (), judge.notes), client.check
+        record = TrainedOn.gathered({found.source.folder, found.place})
+        built = build_judge(config.judge, judge)
+        yield OpenJudge(built, None, (), judge.notes, record), client.check
     finally:
         await client.aclose()
 
@@ -280,7 +304,7 @@ class LocalWriter:
         self._sampling = Sampling(section.temperature, 1.0, room, seed=0)
         sharing = _shares_prefixes(judge.policy)
         self._sampler = LocalSampler(judge.policy, trained.batch, sharing=sharing)
-        self.batcher = RequestBatcher(self._written, trained.batch)
+        self.batcher = RequestBatcher(partial(on_model_thread, self._written), trained.batch)
 
     async def write(self, messages: Sequence[Message]) -> Written:
         try:
@@ -315,7 +339,7 @@ class LocalScorer:
         self._policy = judge.policy
         self._longest = longest or judge.longest
         self._section = GrpoSection(prefix_sharing=_shares_prefixes(judge.policy))
-        self.batcher = RequestBatcher(self._scores, at_once)
+        self.batcher = RequestBatcher(partial(on_model_thread, self._scores), at_once)
 
     async def score(self, turns: Sequence[Message], answer: str) -> tuple[float, int]:
         whole = [*turns, Message("assistant", answer)]
@@ -337,3 +361,81 @@ class LocalScorer:
         scores = scalar_scores(self._policy, groups, self._section)
         order = [place for some in places.values() for place in some]
         return [score for _, score in sorted(zip(order, scores, strict=True))]
+
+
+async def calibrate_run(saves: Saves, batches: FixedData, tasks: Sequence[Task], step: int) -> None:
+    """Calibrate the judge of a finished run on its held-out pairs: the best checkpoint, else the
+    last, as exporting and serving choose it. Writes calibration.json beside the weights, and a copy
+    into the run directory for its report; reports too few pairs. All ranks call it alike, and have
+    that checkpoint's weights afterwards."""
+    policy, ranks, root = saves.policy, saves.ranks, saves.run.checkpoints_path
+    best = step if saves.best is None else saves.best.step
+    if best != step:
+        if ranks.is_first:
+            load_weights(root / step_name(best), policy)
+        if ranks.size > 1:
+            state = portable_state(policy, saves.learner) if ranks.is_first else b""
+            state = await ranks.broadcast(state)
+            if not ranks.is_first:
+                take_over(state, policy, saves.learner)
+    pairs = [task for task in tasks if isinstance(task, JudgingTask) and isinstance(task.row, Pair)]
+    groups = [group for task in pairs for group in batches.groups([task])]
+    scores = await on_model_thread(scalar_scores, policy, groups, saves.config.grpo)
+    if not ranks.is_first:
+        return
+    both = zip(scores[::2], scores[1::2], strict=True)
+    scored = [
+        ScoredPair(first, second, task.row.label, prompt_of(task.row))
+        for task, (first, second) in zip(pairs, both, strict=True)
+        if isinstance(task.row, Pair)
+    ]
+    try:
+        found = calibrate(scored, "the run's held-out pairs")
+    except DataError as error:
+        saves.reporter.say(f"not calibrated: {error}")
+        return
+    path = write_calibration(root / step_name(best), found)
+    write_json(saves.run.path / FILE, {**found.record, "checkpoint": step_name(best)})
+    for line in found.lines():
+        saves.reporter.say(line)
+    saves.reporter.say(f"written   {path}")
+
+
+def calibrate_folder(
+    folder: Path, files: Sequence[Path], device: str = "auto"
+) -> tuple[Calibration, list[str]]:
+    """Calibrate the judge in a folder on the pairs of files, and write calibration.json beside its
+    weights. Returns it with lines for people. Raises UserError."""
+    found = find_judge(folder)
+    check_writable(found.place)
+    read = read_rows(files, FORMS["bradley_terry"])
+    pairs = [row for row in read.rows if isinstance(row, Pair)]
+    judge = load_judge(found, device)
+    if not judge.scores:
+        raise ConfigError(f"{found.name}: it writes its verdicts; scores alone have a temperature")
+    scored, problems = asyncio.run(_score_pairs(LocalScorer(judge), pairs))
+    calibration = calibrate(scored, ", ".join(path.name for path in files))
+    path = write_calibration(found.place, calibration)
+    lines = [*read.report.lines(3), *(f"left out  {problem}" for problem in problems)]
+    return calibration, [*lines, *calibration.lines(), f"written   {path}"]
+
+
+async def _score_pairs(
+    scorer: LocalScorer, pairs: Sequence[Pair]
+) -> tuple[list[ScoredPair], list[str]]:
+    """Pairs with their scores, and a line for each pair without."""
+
+    async def one(pair: Pair) -> ScoredPair:
+        turns = [Message(turn.role, turn.content) for turn in pair.conversation]
+        answers = (scorer.score(turns, answer) for answer in (pair.first, pair.second))
+        (first, _), (second, _) = await asyncio.gather(*answers)
+        return ScoredPair(first, second, pair.label, prompt_of(pair))
+
+    found = await asyncio.gather(*map(one, pairs), return_exceptions=True)
+    problems = []
+    for pair, each in zip(pairs, found, strict=True):
+        if isinstance(each, DataError):
+            problems.append(f"{pair.id}: {each}")
+        elif isinstance(each, BaseException):
+            raise each
+    return [each for each in found if isinstance(each, ScoredPair)], problems

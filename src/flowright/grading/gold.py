@@ -19,7 +19,7 @@ from flowright.grading.formulas import as_pair
 from flowright.grading.statements import extract_answer
 from flowright.grading.text import token_f1
 from flowright.llm.replies import extract_code
-from flowright.sandbox import Limits, Sandbox, TestReport, trusted_definitions
+from flowright.sandbox import Limits, Sandbox, TestReport
 
 _SYMBOLIC_LIMITS = Limits(cpu_seconds=2.0, wall_seconds=20.0)
 
@@ -57,9 +57,10 @@ async def gold_check(task: Problem, answer: str, sandbox: Sandbox) -> Gold:
 async def _check_code(task: Problem, answer: str, sandbox: Sandbox) -> Gold:
     code = await off_loop(lambda: extract_code(answer, task.entry_point), answer)
     solution = complete_solution(task, code)
-    setup = trusted_setup(task)
     try:
-        report = await sandbox.check(solution, setup, task.tests, task.entry_point)
+        report = await sandbox.check(
+            solution, task.test_setup, task.tests, task.entry_point, reference=task.reference
+        )
     except FailureError as error:
         return Gold(None, "tests", str(error))
     return Gold(report.passed, "tests", _detail(report), _outcome(report))
@@ -73,13 +74,6 @@ def _detail(report: TestReport) -> str:
     failed = [result for result in report.results if not result.passed]
     first = f"; first failure: {failed[0].message}" if failed else ""
     return (_outcome(report) + first)[:2000]
-
-
-def trusted_setup(task: Problem) -> str:
-    """The task's test setup, behind those functions that the tests call beside the entry point and
-    that the setup lacks, taken from the reference: a solution cannot redefine them."""
-    needed = trusted_definitions(task.reference, task.test_setup, task.tests, task.entry_point)
-    return f"{needed}\n{task.test_setup}" if needed else task.test_setup
 
 
 # --- mathematics and questions ----------------------------------------------------------------

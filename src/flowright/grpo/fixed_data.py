@@ -18,7 +18,14 @@ from flowright.llm.chat import Message
 from flowright.policy.head import ScalarHead
 from flowright.policy.model import Policy
 from flowright.policy.model_thread import on_model_thread
-from flowright.policy.sampling import Tokenizer, render, template_ids, template_text
+from flowright.policy.sampling import (
+    Tokenizer,
+    completion_ids,
+    render,
+    template_ids,
+    template_text,
+    text_ids,
+)
 
 
 class FixedData(BatchSource):
@@ -96,7 +103,7 @@ def conversation_groups(conversation: TrainingConversation, tokenizer: Tokenizer
             TrainingConversation(conversation.messages[:end], conversation.weight) for end in wanted
         )
         return [group for one in alone for group in conversation_groups(one, tokenizer)]
-    prompt, *rest = [tokenizer.encode(part, add_special_tokens=False) for part in parts]
+    prompt, *rest = [text_ids(part, tokenizer) for part in parts]
     ids, learned = list[int](), list[bool]()
     for number, part in enumerate(rest):  # an answer, what follows it, an answer, ...
         ids += part
@@ -120,7 +127,7 @@ def completion_group(
     end = getattr(tokenizer, "eos_token_id", None)
     if not isinstance(end, int):
         raise DataError("strategy_model: its tokenizer has no eos_token, which ends a completion")
-    texts = [tokenizer.encode(text, add_special_tokens=False) for text in completions]
+    texts = [completion_ids(text, tokenizer) for text in completions]
     prompt = render(messages, tokenizer, max_prompt_tokens).token_ids
     return Group(prompt, [Trained([*ids, end], (), 1.0) for ids in texts])
 

@@ -61,7 +61,8 @@ class Objective:
     ``weights(lengths_S, longest)`` are those of each token of each sample [S], from the lengths [S]
     of all scored samples of a step, those of groups without a signal too, and the token limit of
     completions. ``terms`` are minus the objective of each token; they may mix the tokens of a
-    sample. ``clip_low`` and ``clip_high`` are the bounds where ``grpo`` has none.
+    sample, as with a ratio ``by_sample``, which off-policy weights then follow. ``clip_low`` and
+    ``clip_high`` are the bounds where ``grpo`` has none.
     """
 
     weights: Callable[[Tensor, int], Tensor]
@@ -70,6 +71,7 @@ class Objective:
     clip_high: float = 0.2
     fixed_data: bool = False
     """Learns from completions of the data: nothing is sampled, and an advantage is a weight."""
+    by_sample: bool = False
 
 
 def over_samples(lengths_S: Tensor, longest: int) -> Tensor:
@@ -137,7 +139,7 @@ GRPO = Objective(over_samples, clipped)
 DR_GRPO = Objective(over_longest, clipped)
 DAPO = Objective(over_tokens, clipped, clip_high=0.28)
 """Bounds: arXiv 2503.14476, section 4.1."""
-GSPO = Objective(over_samples, clipped_by_sample, clip_low=3e-4, clip_high=4e-4)
+GSPO = Objective(over_samples, clipped_by_sample, 3e-4, 4e-4, by_sample=True)
 """Bounds: arXiv 2507.18071, section 5.1. A mean over a sample's tokens moves far less than they."""
 CISPO = Objective(over_tokens, capped, clip_high=4.0)
 """The paper tunes the cap and does not print it; 5 is ScaleRL's (arXiv 2510.13786)."""
@@ -152,10 +154,12 @@ class Correction:
     as it always is for scaffolded samples. ``weights(log_ratio_N, sample_N, cap)``, if any,
     multiply each token's term [N]: from log p_old - log p_sampler of each token, without a gradient
     and with all tokens of a sample, the sample it belongs to, and ``grpo.off_policy_cap``.
+    ``by_sample``: the weights of the same kind that all tokens of a sample share.
     """
 
     to_sampler: bool
     weights: Callable[[Tensor, Tensor, float], Tensor] | None = None
+    by_sample: "Correction | None" = None
 
 
 def truncated_weights(log_ratio_N: Tensor, sample_N: Tensor, cap: float) -> Tensor:
@@ -197,10 +201,10 @@ def _summed(values_N: Tensor, sample_N: Tensor) -> Tensor:
 
 
 RATIO = Correction(to_sampler=True)
-TRUNCATED = Correction(to_sampler=False, weights=truncated_weights)
-MASKED = Correction(to_sampler=False, weights=masked_weights)
 SEQUENCE_TRUNCATED = Correction(to_sampler=False, weights=sequence_truncated_weights)
 SEQUENCE_MASKED = Correction(to_sampler=False, weights=sequence_masked_weights)
+TRUNCATED = Correction(False, truncated_weights, by_sample=SEQUENCE_TRUNCATED)
+MASKED = Correction(False, masked_weights, by_sample=SEQUENCE_MASKED)
 IGNORED = Correction(to_sampler=False)
 
 
@@ -311,13 +315,17 @@ class Choices:
 
 
 def choices_of(section: GrpoSection) -> Choices:
-    """Load what the section names. Raises ConfigError for a failed import or another kind of
-    object. A section that was not resolved (:meth:`flowright.config.root.Config.on`) is taken as
+    """Load what the section names; an objective with one ratio a sample (GSPO) gets off-policy
+    weights by sample, too. Raises ConfigError for a failed import or another kind of object. A
+    section that was not resolved (:meth:`flowright.config.root.Config.on`) is taken as
     that of a policy that samples for itself, in turn with its updates."""
     objective = _loaded(OBJECTIVES, section.loss, Objective, PairObjective)
+    correction = _loaded(CORRECTIONS, section.off_policy or "ratio", Correction)
+    if isinstance(objective, Objective) and objective.by_sample:
+        correction = correction.by_sample or correction
     return Choices(
         objective,
-        _loaded(CORRECTIONS, section.off_policy or "ratio", Correction),
+        correction,
         KL_ESTIMATORS.load(section.kl_estimator),
         objective.clip_low if section.clip_low is None else section.clip_low,
         objective.clip_high if section.clip_high is None else section.clip_high,

@@ -16,6 +16,7 @@ from typing import Literal
 
 from flowright.config.judge import AlarmSection, JudgeSection
 from flowright.config.root import Config
+from flowright.core.command_line import leave_terminal, stop_signals
 from flowright.core.errors import PeerLost, RunError, RunPaused
 from flowright.environments.rollout import Rollout
 from flowright.grpo.batch import unscored_share
@@ -46,25 +47,25 @@ class Trainer:
     saves: Saves
     validate: Callable[[int], Awaitable[dict[str, float]]]
     ranks: Ranks = ONE
-    _stopping: str | None = field(default=None, init=False)
+    _stopped_by: signal.Signals | None = field(default=None, init=False)
     _alarm: "GapAlarm" = field(init=False)
 
     def __post_init__(self) -> None:
         self._alarm = GapAlarm(self.config.judge.alarm)
 
     async def train(self, resume: bool = False) -> int:
-        """Run to the last step and return it; after SIGINT or SIGTERM finish and save the step in
-        progress and return that. Raises RunPaused when too many samples of a step could not be
-        scored (law 1)."""
+        """Run to the last step and return it; after SIGINT, SIGTERM or SIGHUP finish and save the
+        step in progress and return that. Raises RunPaused when too many samples of a step could
+        not be scored (law 1)."""
         steps = self.config.grpo.steps
         try:
             start = await self._restore() if resume else await self._begin()
             with stop_on_signals(self._stop, several=self.ranks.size > 1):
                 for step in range(start + 1, steps + 1):
                     await self._whole_step(step)
-                    if self._stopping is not None and step < steps:
+                    if self._stopped_by is not None and step < steps:
                         self.run.state(status="interrupted", stage="save", step=step)
-                        line = f"{self._stopping}: step {step} is saved; go on: --resume"
+                        line = f"{self._stopped_by.name}: step {step} is saved; go on: --resume"
                         self.reporter.say(line)
                         return step
         finally:
@@ -89,11 +90,11 @@ class Trainer:
         self.run.record(step, metrics)
         self.reporter.step(step, steps, metrics)
         alarm = self._alarm.after(step, metrics)
-        signals = await self.ranks.all_gather(self._stopping)  # a signal to one rank stops all
-        self._stopping = next((name for name in signals if name), None)
+        signals = await self.ranks.all_gather(self._stopped_by)  # a signal to one rank stops all
+        self._stopped_by = next(filter(None, signals), None)
         best = self.saves.is_best(step, metrics)
         paused = alarm is not None and self._alarm.stops
-        last = step == steps or self._stopping is not None or bool(problems) or paused
+        last = step == steps or self._stopped_by is not None or bool(problems) or paused
         if last or best or step % self.config.run.checkpoint_every == 0:
             await self._save(step)
         if problems:
@@ -202,9 +203,16 @@ class Trainer:
     def _stage(self, stage: Stage, step: int) -> None:
         self.run.state(status="running", stage=stage, step=step, steps=self.config.grpo.steps)
 
-    def _stop(self, name: str) -> None:
-        self._stopping = name
-        self.reporter.say(f"{name}: finishing this step; once more to stop at once")
+    def exit_status(self, step: int) -> int:
+        """Return the exit status of a run that ended after ``step``: 0, or 128 and the number of
+        the signal that stopped it."""
+        if self._stopped_by is None or step == self.config.grpo.steps:
+            return 0
+        return 128 + self._stopped_by
+
+    def _stop(self, number: signal.Signals) -> None:
+        self._stopped_by = number
+        self.reporter.say(f"{number.name}: finishing this step; once more to stop at once")
 
 
 def check_scored(step: int, rollouts: Sequence[Rollout], limit: float) -> None:
@@ -266,8 +274,11 @@ process and to its group."""
 
 
 @contextmanager
-def stop_on_signals(stop: Callable[[str], None], several: bool = False) -> Iterator[None]:
-    """Have SIGINT and SIGTERM stop the run after the step; a second one has its usual effect.
+def stop_on_signals(
+    stop: Callable[[signal.Signals], None], several: bool = False
+) -> Iterator[None]:
+    """Have SIGINT, SIGTERM and SIGHUP stop the run after the step; a second one has its usual
+    effect.
 
     Plain handlers, since those of the event loop would not run if it were stuck. Of ``several``
     ranks, one that leaves by an error is terminated by torchrun at once; SIGTERM is then ignored,
@@ -283,7 +294,8 @@ def stop_on_signals(stop: Callable[[str], None], several: bool = False) -> Itera
         now = time.monotonic()
         if first is None:
             first = now
-            stop(signal.Signals(number).name)
+            leave_terminal(number)
+            stop(signal.Signals(number))
         elif number == signal.SIGINT or now - first > AT_ONCE_SECONDS:
             restore()
             signal.raise_signal(number)
@@ -292,7 +304,7 @@ def stop_on_signals(stop: Callable[[str], None], several: bool = False) -> Itera
         for number, handler in before.items():
             signal.signal(number, handler)
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handle) for number in stop_signals()}
     try:
         yield
     except BaseException:

@@ -10,9 +10,10 @@ truncated       twice the tokens (at most 8 times the first budget, and no more 
                 a row also a looser form, since a grammar that allows endless white space can use up
                 any budget. Final if neither more tokens nor less effort are possible
 empty           as truncated; a server may answer a schema that it cannot apply with nothing
-unparsed        a looser form: schema -> JSON -> text; fields already read are not asked for again
-refused         a looser form, remembered (:class:`Forms`)
-bounds          a refusal that names ``maxLength``: the schema without it, remembered
+unparsed        another form: schema -> JSON -> text -> the first again; fields already read are not
+                asked for again
+refused         a looser form: another seed, if there is none (:class:`Forms`)
+bounds          a refusal that names ``maxLength``: the schema without it
 overlong        a refusal that names the server's context: the tokens left beside the prompt; final
                 if there are none
 declined        seed and temperature only; final after two in a row
@@ -21,8 +22,12 @@ misconfigured   final: no attempt can repair a wrong key or model
 timeout         seed and temperature only
 ==============  ================================================================================
 
-A second reading (:class:`flowright.judging.wrappers.SecondReading`) is ``strict``: the form changes
-only after a refusal, and models that decline, or reach the end of their context, are asked until
+A server that is up and answers with something else than a completion (HTTP 403, 404, 451, an error
+or a page with status 200) refuses the query if it serves a five-word prompt in the same form, right
+then; else it is misconfigured, or unavailable.
+
+A second reading (:class:`flowright.judging.wrappers.SecondReading`) is ``strict``: no form is given
+up for short replies, and models that decline, or reach the end of their context, are asked until
 the attempts are used up. Those attempts distinguish an answer that prevents every verdict from a
 judge that fails at random.
 """
@@ -31,7 +36,7 @@ import math
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Literal
@@ -52,11 +57,12 @@ from flowright.llm.chat import (
     ChatReply,
     ChatRequest,
     Effort,
+    NoCompletion,
     RequestRefused,
     ServerMisconfigured,
     Usage,
 )
-from flowright.llm.context import too_long
+from flowright.llm.context import WithControl, too_long
 
 Ending = Literal[
     "truncated", "empty", "unparsed", "declined", "refused", "bounds", "overlong", "unavailable",
@@ -123,13 +129,16 @@ def next_attempt(
     section: JudgeSection,
     strict: bool = False,
     room: float = math.inf,
+    first: Form = FORMS[0],
 ) -> JudgeAttempt:
     """Return the attempt after one that ended in ``ending``; ``previous`` is the ending before.
-    ``room``: the tokens that the server has for a reply to this prompt."""
+    ``room``: the tokens that the server has for a reply to this prompt. ``first``: the strictest
+    form that it is known to serve."""
     was_short = ending in ("truncated", "empty")
-    is_looser = ending == "refused" or (
-        not strict and (ending == "unparsed" or (was_short and ending == previous))
+    is_other = ending in ("refused", "unparsed") or (
+        not strict and was_short and ending == previous
     )
+    other = first if ending == "unparsed" and attempt.form == "text" else looser(attempt.form)
     wanted = attempt.max_tokens
     if was_short:
         wanted = max(wanted, int(min(2 * wanted, section.max_tokens * MAX_GROWTH, room)))
@@ -138,7 +147,7 @@ def next_attempt(
     return replace(
         attempt,
         number=attempt.number + 1,
-        form=looser(attempt.form) if is_looser else attempt.form,
+        form=other if is_other else attempt.form,
         max_tokens=wanted,
         temperature=round(section.temperature + TEMPERATURE_STEP * attempt.number, 6),
         effort=LESS_EFFORT[attempt.effort] if was_short and attempt.effort else attempt.effort,
@@ -157,7 +166,6 @@ def is_final(
         ending == "misconfigured"
         or (ending == "overlong" and not can_shrink)
         or (ending == "truncated" and not can_grow and not strict)
-        or (ending == "refused" and attempt.form == "text")  # there is no looser form
         or (ending == previous == "declined" and not strict)  # a model or filter that insists
     )
 
@@ -166,43 +174,35 @@ def looser(form: Form) -> Form:
     return FORMS[min(FORMS.index(form) + 1, len(FORMS) - 1)]
 
 
+Variant = Form | Literal["bounds"]
+
+
 @dataclass(slots=True)
 class Forms:
     """Request forms that one server is known to serve.
 
-    A refused form is skipped from then on if a looser one was served to the same query, unless it
-    has worked before: if both are refused, or only one query was, the form is not the cause. A form
-    is also skipped after ``ignored_limit`` replies in a row without the requested object; a single
-    reply with one keeps it.
+    A form is given up after ``patience`` queries without a verdict in it, refused or answered in
+    prose, that then got one in a looser form, unless it has worked before: one refusal may be about
+    the reply, and a query that fails in every form is not about the form. Bounds on strings are
+    given up likewise.
     """
 
-    ignored_limit: int = 3
+    patience: int = 5
     start: Form = FORMS[0]
     bounded: bool = True  # whether schemas limit the length of strings
-    _proven: set[Form] = field(default_factory=set)
-    _ignored: Counter[Form] = field(default_factory=Counter)
+    _proven: set[Variant] = field(default_factory=set)
+    _failed: Counter[Variant] = field(default_factory=Counter)
 
-    def parsed(self, form: Form) -> None:
-        self._proven.add(form)
-        self._ignored[form] = 0
-
-    def ignored(self, form: Form) -> None:
-        self._ignored[form] += 1
-        if self._ignored[form] >= self.ignored_limit and form not in self._proven:
-            self._skip_to(looser(form))
-
-    def refused(self, served: Form) -> None:
-        """Note that a query was refused, then served in the looser form ``served``."""
-        if self.start not in self._proven:
-            self._skip_to(served)
-
-    def bounds_refused(self) -> None:
-        """Note that a query was refused for its bounds, then served without them."""
-        self.bounded = self.bounded and "json_schema" in self._proven
-
-    def _skip_to(self, form: Form) -> None:
-        if FORMS.index(form) > FORMS.index(self.start):
-            self.start = form
+    def served(self, attempt: "JudgeAttempt", failed: Collection[Variant]) -> None:
+        """Note a verdict in the attempt's form, after the same query failed in others."""
+        self._proven.add(attempt.form)
+        if attempt.form == FORMS[0] and attempt.bounded:
+            self._proven.add("bounds")
+        self._failed.update(failed)
+        while self.start not in self._proven and self._failed[self.start] >= self.patience:
+            self.start = looser(self.start)
+        if "bounds" not in self._proven and self._failed["bounds"] >= self.patience:
+            self.bounded = False
 
 
 FILTER_STOPS = frozenset({"content_filter", REFUSAL})
@@ -251,6 +251,7 @@ class _State:
     notes: list[str] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
     last: Ending | None = None
+    forms: set[Variant] = field(default_factory=set)  # refused, or ignored
     cut_at: int = 0  # tokens of the latest truncated reply
     pace: float = 0.0  # tokens a second of the fastest reply; 0 before there is one
     prompt_tokens: int = 0  # of the latest reply
@@ -259,6 +260,10 @@ class _State:
 
     def failed(self, attempt: JudgeAttempt, ending: Ending, note: str) -> Ending:
         self.last = ending
+        if ending == "refused":
+            self.forms.add(attempt.form)
+        elif ending == "bounds":
+            self.forms.add(ending)
         self.notes.append(f"attempt {attempt.number} ({attempt.form}): {ending}: {note}")
         return ending
 
@@ -284,7 +289,7 @@ class RetryingAsker:
         strict: bool = False,
         read: ReplyReader = parse_reply,
     ) -> None:
-        self._model = model
+        self._model = WithControl(model, tries=1, doubted=(ServerMisconfigured, NoCompletion))
         self._section = section
         self._strict = strict
         self._parse = read
@@ -306,7 +311,13 @@ class RetryingAsker:
             if is_final(attempt, ending, previous, self._strict, state.room):
                 break
             attempt = next_attempt(
-                attempt, ending, previous, self._section, self._strict, state.room
+                attempt,
+                ending,
+                previous,
+                self._section,
+                self._strict,
+                state.room,
+                self.forms.start,
             )
             _, room = self._allowed(state, attempt)
             if ending == "truncated" and room < attempt.max_tokens and room <= state.cut_at:
@@ -359,10 +370,6 @@ class RetryingAsker:
             state.pace = max(state.pace, written / reply.seconds)
         state.prompt_tokens = reply.usage.prompt_tokens
         state.room = min(state.room, reply.room)
-        if state.last == "refused":
-            self.forms.refused(served=attempt.form)
-        elif state.last == "bounds":
-            self.forms.bounds_refused()
         outcome = await self._read(state, reply, attempt)
         prompt = untrusted.cut("\n\n".join(each.content for each in request.messages), PROMPT_CHARS)
         values = ", ".join(f"{name}: {value}" for name, value in state.values.items())
@@ -399,7 +406,8 @@ class RetryingAsker:
         reading = await off_loop(lambda: self._parse(reply.text, attempt.form, fields), reply.text)
         state.values.update(reading.values)
         if reading.values:
-            self.forms.parsed(attempt.form)
+            self.forms.served(attempt, state.forms)
+            state.forms.clear()
         if reading.fault is None:
             state.reason = reading.reason
             return None
@@ -412,6 +420,6 @@ class RetryingAsker:
                     attempt, "declined", f"the reply is {reply.text.strip()[:80]!r}"
                 )
             if attempt.form != "text":
-                self.forms.ignored(attempt.form)
+                state.forms.add(attempt.form)
         ending: Ending = "empty" if reading.fault == "empty" else "unparsed"
         return state.failed(attempt, ending, reading.reason)

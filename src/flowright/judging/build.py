@@ -4,13 +4,16 @@ The order of the wrappers is written once, in :func:`wrap_backend` and :func:`wr
 runs and services (:func:`build_judge`) and for the reward adapter.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from flowright.config.judge import JudgeSection
 from flowright.config.llm import SIMULATED
+from flowright.config.loading import load_entries
+from flowright.data.contamination import TrainedOn
 from flowright.grading.gold import Algebra
 from flowright.judging.llm_judge import LlmJudge
 from flowright.judging.panel import Panel
@@ -40,12 +43,13 @@ W = TypeVar("W", bound=Wrapper)
 @dataclass(frozen=True, slots=True)
 class OpenJudge:
     """A judge that is ready for queries. ``service`` is None if models or rules decide; ``models``
-    are the names of the models in use."""
+    are the names of the models in use; ``trained_on`` is known of some trained judges."""
 
     judge: Judge
     service: RemoteJudge | None
     models: tuple[str, ...]
     own_notes: tuple[str, ...] = ()
+    trained_on: TrainedOn | None = None
 
     @property
     def counters(self) -> tuple[Counters, ...]:
@@ -76,6 +80,14 @@ class OpenJudge:
         """Return why its service cannot be used, in a line; empty if it can. Models are checked by
         their opener (:meth:`flowright.simulation.large_models.OpenModels.check`)."""
         return [] if self.service is None else await self.service.check()
+
+
+def model_folders(llm_file: Path, names: Collection[str]) -> list[Path]:
+    """Return the folders of the models that ``llm.file`` names by path, as a server on this machine
+    does."""
+    entries = load_entries(llm_file, names).values()
+    named = [(Path(entry.model_name), entry.tokenizer) for entry in entries]
+    return [path for paths in named for path in paths if path is not None]
 
 
 @asynccontextmanager

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from flowright.config.judge import ASK, JudgeSection
 from flowright.core.errors import ConfigError
 from flowright.core.off_loop import off_loop
+from flowright.criteria.rubrics.points import earned_share
 from flowright.judging.attempts import QuestionResult, RetryingAsker, reading_section
 from flowright.judging.prompts import Answered, Block, Question, wording_of
 from flowright.judging.schemas import BETTER, GRADE, SHARE, TOP_GRADE, TRUTH, Field, Value
@@ -181,16 +182,15 @@ def _each_criterion(query: JudgeQuery, section: JudgeSection) -> Sequence[Questi
 
 
 def _earned(query: JudgeQuery, section: JudgeSection, replies: Replies) -> JudgeScore:
-    """Return the points of the criteria met over those that can be earned, clipped to [0, 1]
-    (HealthBench, Arora et al. 2025, arXiv 2505.08775, section 3)."""
+    """Return :func:`earned_share` of the criteria, clipped at 0."""
     met = {key: float(value) for reply in replies for key, value in reply.items()}
     keys = [f"criterion_{number}" for number in range(1, len(query.criteria) + 1)]
     parts = {key.replace("_", " "): met[key] for key in keys if key in met}
     if len(parts) < len(keys):
         return JudgeScore(None, parts)
-    earned = sum(c.points * met[key] for c, key in zip(query.criteria, keys, strict=True))
-    possible = sum(c.points for c in query.criteria if c.points > 0)
-    return JudgeScore(min(1.0, max(0.0, earned / possible)), parts)
+    pairs = zip(query.criteria, keys, strict=True)
+    share = earned_share((criterion.points, met[key]) for criterion, key in pairs)
+    return JudgeScore(None if share is None else max(0.0, share), parts)
 
 
 RUBRIC = Ask(_each_criterion, _earned, reads_criteria=True)

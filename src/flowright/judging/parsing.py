@@ -15,14 +15,15 @@ to enforce the schema. Several fields are read one by one: prose may stand betwe
 a missing one does not affect the others.
 """
 
-import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
 from flowright.judging.contradictions import (
+    OF_THE_DATA,
+    TRUTHS,
     is_attributed,
     is_closed,
     is_introduced,
@@ -34,6 +35,7 @@ from flowright.judging.contradictions import (
     require_unanimous,
 )
 from flowright.judging.schemas import (
+    TRUTH,
     WRAPPING,
     Field,
     ReadReply,
@@ -44,6 +46,7 @@ from flowright.judging.schemas import (
     value_of,
 )
 from flowright.llm.fences import without_echoes
+from flowright.llm.loose_json import CutText, FoundObject, NestedObject, Pairs, read_object
 from flowright.llm.replies import strip_thinking
 
 Form = Literal["json_schema", "json_object", "text"]
@@ -64,7 +67,7 @@ def parse_reply(text: str, form: Form, fields: Sequence[Field]) -> ReadReply:
     try:
         if not text.strip():
             raise Unread("empty", "the reply is empty")
-        if form != "text" and len(text) <= _MAX_WHOLE_CHARS and whole_object(text) is not None:
+        if form != "text" and _is_whole_object(text):
             return _collected(fields, _JsonReply(text, fields, enforced=form == "json_schema"))
         spoken = strip_thinking(text)
         if spoken is None:
@@ -130,22 +133,6 @@ def _require_closed_tags(text: str, fields: Sequence[Field]) -> None:
 
 # JSON.
 
-Pairs = list[tuple[str, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class _JsonObject:
-    """An outermost object with all its pairs, equal keys included, and its span in the reply."""
-
-    start: int
-    end: int
-    pairs: Pairs
-
-
-@dataclass(frozen=True, slots=True)
-class _NestedObject:
-    pairs: Pairs
-
 
 class _JsonReply:
     """JSON objects of a reply. ``enforced``: the server had to hold the whole reply to the schema;
@@ -161,7 +148,9 @@ class _JsonReply:
             if any(normal(key) in self._wanted for key, _ in found.pairs)
         ]
         layout = [["reason", *keys]]
-        self._enforced = enforced and [[k for k, _ in o.pairs] for o in self._objects] == layout
+        is_exact = all(o.exact for o in self._objects)
+        has_layout = [[k for k, _ in o.pairs] for o in self._objects] == layout
+        self._enforced = enforced and is_exact and has_layout
         self.reason = ""
 
     def value(self, field: Field) -> Value:
@@ -171,6 +160,10 @@ class _JsonReply:
         if not found:
             raise Unread("no_verdict", f"no JSON object with the key {field.key!r}")
         last = found[-1][0]
+        if isinstance(found[-1][1], CutText):
+            raise Unread("no_verdict", f"the reply ends in {field.key!r}")
+        if not last.exact and sum(obj is last for obj, _ in found) > 1:
+            raise Unread("conflict", f"an object that is no JSON has {field.key!r} twice")
         value = value_of(field, found[-1][1])
         reason = dict(last.pairs).get("reason", "")
         self.reason = reason if isinstance(reason, str) else ""
@@ -186,7 +179,7 @@ class _JsonReply:
         require_scale(field, value, self.reason)
         return value
 
-    def _require_own(self, field: Field, value: Value, last: _JsonObject) -> None:
+    def _require_own(self, field: Field, value: Value, last: FoundObject) -> None:
         """Raise Unread unless the object is the judge's own and last word."""
         text, objects = self._text, self._objects
         before, after = text[: last.start], text[last.end :]
@@ -197,7 +190,7 @@ class _JsonReply:
             raise Unread("misplaced", "text follows the object, and may take it back")
         if not (_is_blank(before.rpartition("\n")[2]) or _is_blank(after)):
             raise Unread("misplaced", "the object stands inside a sentence")
-        if is_introduced(before):
+        if is_introduced(before, field, value):
             raise Unread("misplaced", "the object is quoted, or given under a condition")
         spans = [(o.start, o.end) for o in objects]
         require_unanimous(field, value, text, spans, last.start)
@@ -210,13 +203,14 @@ class _JsonReply:
                 if is_retracted(text):
                     raise Unread("misplaced", f"{key!r} follows the {field.key}, and takes it back")
                 require_agreement(field, value, text)
+                require_unanimous(field, value, text, (), 0)
 
 
 _OF_A_VERDICT = re.compile(r"verdict|correct|right|final(?! answer)|judg|grade|score|better|winner")
 _OF_A_SCALE = re.compile(r"\b(?:max|maximum|out of|scale|range|best possible)\b")
 
 
-def _require_one_opinion(field: Field, value: Value, found: _JsonObject, is_alone: bool) -> None:
+def _require_one_opinion(field: Field, value: Value, found: FoundObject, is_alone: bool) -> None:
     """Raise Unread if another key of the object, at any depth, disagrees: a nested verdict, a
     correction, another scale. Beside several requested fields, other keys may be about something
     else."""
@@ -228,7 +222,12 @@ def _require_one_opinion(field: Field, value: Value, found: _JsonObject, is_alon
         if not same and not (is_verdict(field) or is_alone):
             continue
         read = field.schema.read(other)
-        if read is not None and read != value and (same or _OF_A_VERDICT.search(normal(key))):
+        is_opinion = same or _OF_A_VERDICT.search(normal(key))
+        if field.schema is TRUTH:
+            read = TRUTHS.get(str(other).strip(WRAPPING + ".!").casefold(), read)
+            is_own = OF_THE_DATA.search(normal(key)) is None
+            is_opinion = is_opinion or (is_own and isinstance(other, bool | str))
+        if read is not None and read != value and is_opinion:
             raise Unread("conflict", f"{field.key} is {value}, and {key!r} is {other!r}")
 
 
@@ -236,16 +235,15 @@ def _nested_pairs(pairs: Pairs) -> Iterator[tuple[str, Any]]:
     waiting: list[Any] = [value for _, value in pairs]
     while waiting:
         value = waiting.pop()
-        if isinstance(value, _NestedObject):
+        if isinstance(value, NestedObject):
             yield from value.pairs
             waiting += [inner for _, inner in value.pairs]
         elif isinstance(value, list):
             waiting += value
 
 
-_DECODER = json.JSONDecoder(strict=False, object_pairs_hook=_NestedObject)
 _BACKTICKS = re.compile(r"`{3,}(?:json)?|`", re.IGNORECASE)
-_OPENS = re.compile(r'\{(?=\s{0,200}["}])')
+_OPENS = re.compile(r"\{(?=\s{0,200}(?:[\"'“}]|[A-Za-z_]\w{0,60}\s{0,9}:))")
 
 
 def _is_blank(text: str) -> bool:
@@ -253,14 +251,16 @@ def _is_blank(text: str) -> bool:
     return not _BACKTICKS.sub("", text).strip(WRAPPING + "\r\n")
 
 
-def whole_object(text: str) -> Mapping[str, Any] | None:
-    """Return the JSON object that the text is as a whole, without thinking or chatter."""
+def _is_whole_object(text: str) -> bool:
+    """Return whether the text is one JSON object as a whole, without thinking or chatter."""
     stripped = text.strip().removeprefix("\ufeff")
-    decoded = _decode(stripped, 0)
-    return dict(decoded[0]) if decoded is not None and decoded[1] == len(stripped) else None
+    if len(text) > _MAX_WHOLE_CHARS:
+        return False
+    found = read_object(stripped, may_end=True)
+    return found is not None and found.end == len(stripped)
 
 
-def _objects(text: str) -> Iterator[_JsonObject]:
+def _objects(text: str) -> Iterator[FoundObject]:
     """Yield the outermost JSON objects from left to right. Raises Unread if too many begin."""
     end = tried = 0
     for opening in _OPENS.finditer(text):
@@ -269,19 +269,12 @@ def _objects(text: str) -> Iterator[_JsonObject]:
         tried += 1
         if tried > MOST_OBJECTS:
             raise Unread("misplaced", f"more than {MOST_OBJECTS} objects begin in the reply")
-        if (decoded := _decode(text, opening.start())) is not None:
-            yield _JsonObject(opening.start(), decoded[1], decoded[0])
-            end = decoded[1]
-
-
-def _decode(text: str, start: int) -> tuple[Pairs, int] | None:
-    if not text.startswith("{", start):
-        return None
-    try:
-        found, end = _DECODER.raw_decode(text, start)
-    except (ValueError, RecursionError):
-        return None
-    return found.pairs, end
+        found = read_object(text, opening.start())
+        if found is None and _is_blank(text[: opening.start()].removeprefix("\ufeff")):
+            found = read_object(text.rstrip("`\n "), opening.start(), may_end=True)
+        if found is not None:
+            yield found
+            end = found.end
 
 
 # Plain text.
@@ -314,7 +307,7 @@ class _TextReply:
         known = {normal(field.key): field for field in fields}
         tagged = [field for field in fields if field.tagged]
         for field in tagged:
-            text = _tag(field.key).sub(lambda m, f=field: "" if _is_echo(m[1], f) else m[0], text)
+            text = _tag(field.key).sub(lambda m, f=field: "." if _is_echo(m[1], f) else m[0], text)
         lines = [folded(line) for line in text.splitlines()]
         lines = ["" if _FENCE_LINE.fullmatch(line) else line for line in lines]
         pairs = [_key_and_value(line) for line in lines]
@@ -353,7 +346,7 @@ class _TextReply:
         if is_taken_back(after) if following is not None else not is_closed(after):
             raise Unread("misplaced", f"text follows the {field.key}, and may take it back")
         begin = max((entry.end for entry in self._entries if entry.end <= last.start), default=0)
-        if is_introduced(text[begin : last.start]):
+        if is_introduced(text[begin : last.start], field, value):
             raise Unread("misplaced", f"the {field.key} is quoted, or given under a condition")
         spans = [(entry.start, entry.end) for entry in own]
         require_unanimous(field, value, text, spans, last.start)

@@ -153,6 +153,7 @@ def request_of(query: JudgeQuery) -> dict[str, Any]:
         "rival": query.rival,
         "criteria": [{"text": c.text, "points": c.points} for c in query.criteria] or None,
         "instruction": query.instruction or None,
+        "fresh": query.fresh or None,
     }
     present = {name: value for name, value in fields.items() if value is not None}
     digest = hashlib.sha256(repr(present).encode("utf-8", "replace")).hexdigest()[:32]

@@ -4,6 +4,7 @@ A service that fails is a verdict with a status, never a 0 (law 1).
 """
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import time
@@ -31,6 +32,7 @@ from flowright.llm.transport import (
     CONNECT_SECONDS,
     Connection,
     RequestError,
+    is_refusal,
     misplaced,
     status_error,
 )
@@ -38,8 +40,15 @@ from flowright.llm.transport import (
 FIRST_PAUSE = 0.25  # seconds
 ROLE = "judge_service"
 
-# Refusals that one question of a batch may cause for all.
+# Refusals of the request, whatever else is served.
 _REFUSED = frozenset({"http_400", "http_413", "http_422"})
+_NEEDS_NO_CONTROL = _REFUSED | {"http_500"}  # the latter is mostly a service that is down
+_CONTROL = JudgeQuery("What is 2 + 2?", "4", "4", "number", key="control")
+
+# What a service that restarts, or the proxy before it, answers.
+_RESTARTING = frozenset({"unreachable", "connection", "http_502", "http_503", "http_504"})
+
+_MOST_ALONE = 2  # failures of a batch with others served in between: one may end in a restart
 
 _log = logging.getLogger("JudgeReward")
 
@@ -57,9 +66,10 @@ class RemoteJudge:
     Queries wait up to ``batch_timeout`` to be batched, at most ``max_batch_size`` in a request and
     ``max_concurrent_requests`` requests at a time, or fewer by the service's own limits
     (:class:`~flowright.judging.remote_limits.Reach`). A service without room (429, 503 with
-    ``Retry-After``) is retried up to ``deadline``, which runs from a question's first turn. A
-    refused batch is halved until only the question at fault is refused. ``counters`` counts the
-    requests.
+    ``Retry-After``) is retried up to ``deadline``, which runs from a question's first turn. A batch
+    that is refused while others are served is halved until only the question at fault is
+    ``refused``; if none is in flight, a control question shows whether others are. ``counters``
+    counts the requests.
     """
 
     def __init__(self, section: JudgeServiceSection) -> None:
@@ -75,13 +85,17 @@ class RemoteJudge:
             first_pause=FIRST_PAUSE,
             longest_pause=section.timeout,
             deadline=section.deadline,
+            away=_RESTARTING,
+            away_seconds=section.reconnect_seconds,
         )
         self._timeout = section.timeout
         self.counters = Counters((self.name,))
         self._waiting: list[_Question] = []
         self._timer: asyncio.TimerHandle | None = None
         self._sending: set[asyncio.Task[None]] = set()
+        self._control: asyncio.Task[bool] | None = None
         self._orders = itertools.count()
+        self._down_since: float | None = None
         self.simulated = False  # as of the latest check
         self.notes: tuple[str, ...] = ()  # on its verdicts, as of the latest check
         self.asked = 0  # queries
@@ -108,8 +122,9 @@ class RemoteJudge:
             self._timer = loop.call_later(self._section.batch_timeout, self._flush)
         return await question.verdict
 
-    async def check(self) -> list[str]:
-        """Return why the service cannot be used, in a line; empty if it can."""
+    async def check(self, waits: bool = False) -> list[str]:
+        """Return why the service cannot be used, in a line; empty if it can. ``waits``: one that is
+        there and not ready is none."""
         try:
             response = await self._connection.ask("/health", self._key, CONNECT_SECONDS)
         except RequestError as error:
@@ -128,9 +143,32 @@ class RemoteJudge:
         limits = read_limits(response.content)
         self.simulated, self.notes = limits.simulated, limits.notes
         self._reach.obey(limits)
+        if response.status >= 500 and waits:
+            return []
+        if response.status in (200, 404, 405) and (limits.in_flight is None or self._key):
+            # Another server's page, or none, or a key to be tried: an empty batch is refused only
+            # where there is no judge service.
+            with contextlib.suppress(RequestError):
+                response = await self._connection.ask(
+                    "/batch_judge", self._key, CONNECT_SECONDS, body_of(())
+                )
+                if response.status in (404, 405):
+                    mend = "a large model's is an entry of llm.file"
+                    return [
+                        f"{self.name}: no judge service is there ({response.status} to "
+                        f"/batch_judge); set judge_url to the address of one, {mend}"
+                    ]
+                if response.status not in (401, 403):
+                    return []
         if response.status == 200:
             return []
         return [status_error(response, self.name, "judge_url, api_key").message]
+
+    async def page(self, path: str) -> bytes | None:
+        """Return a page of the service, such as ``/trained_on``; None if it has none. Raises
+        RequestError without a reply."""
+        response = await self._connection.ask(path, self._key, CONNECT_SECONDS)
+        return response.content if response.status == 200 else None
 
     async def aclose(self) -> None:
         """Cancel questions in flight and close the connections."""
@@ -138,9 +176,10 @@ class RemoteJudge:
             self._timer.cancel()
         for question in self._waiting:
             question.verdict.cancel()
-        for task in self._sending:
+        tasks = {*self._sending, *filter(None, [self._control])}
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._sending, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._reach.aclose()
         await self._connection.aclose()
 
@@ -186,13 +225,15 @@ class RemoteJudge:
         try:
             while live:  # more than once if the window lets only a part through
                 call = RetriedCall(policy, live[0].body, counts, len(live), order)
-                await self._retries.run(call, partial(self._ask, call, live))
+                await self._retries.run(call, partial(self._ask, call, live, []))
                 live = [question for question in live if not question.verdict.done()]
             return
         except RequestError as error:
             failure = error
         live = [question for question in live if not question.verdict.done()]
         others_pass = call.began is not None and self._window.answered_at > call.began
+        if not others_pass and failure.kind not in _NEEDS_NO_CONTROL and is_refusal(failure.kind):
+            others_pass = await self._serves_control()
         if len(live) > 1 and call.left > 0 and _divides(failure, others_pass):
             half = len(live) // 2
             _log.debug("%s: %s; %d questions halved", self.name, failure.kind, len(live))
@@ -206,7 +247,9 @@ class RemoteJudge:
         if failure.kind not in _REFUSED and not others_pass:
             self._window.give_up(failure)  # later questions would only fail later
 
-    async def _ask(self, call: RetriedCall, batch: Sequence[_Question], _: Lease) -> None:
+    async def _ask(
+        self, call: RetriedCall, batch: Sequence[_Question], failed_at: list[float], _: Lease
+    ) -> None:
         """Make one attempt, and resolve the answered questions. Raises RequestError."""
         live = [question for question in batch if not question.verdict.done()][: call.granted]
         if not live:
@@ -222,7 +265,11 @@ class RemoteJudge:
                 raise status_error(response, self.name, "judge_url, api_key")
         except RequestError as error:
             self._reach.learn_from(error, call, len(live), len(body), began)
+            if not self._waits_for_it(error, failed_at):
+                call.policy = replace(call.policy, away_seconds=0.0)
             raise
+        if self._down_since is not None and began > self._down_since:
+            self._down_since = None
         read = read_responses(response.content, [each.name for each in live], self.name)
         answered = 0
         for question, verdict in zip(live, read.verdicts, strict=True):
@@ -242,6 +289,39 @@ class RemoteJudge:
         if None in read.verdicts:
             raise RequestError("malformed", read.problem)
 
+    async def _serves_control(self) -> bool:
+        """Return whether a control question gets a verdict now; callers that wait share one."""
+        if self._control is None or self._control.done():
+            self._control = asyncio.create_task(self._ask_control())
+        return await asyncio.shield(self._control)
+
+    async def _ask_control(self) -> bool:
+        request = request_of(_CONTROL)
+        body, seconds = body_of([encoded(request)]), min(self._timeout, self._section.deadline)
+        try:
+            response = await self._connection.ask("/batch_judge", self._key, seconds, body)
+            read = read_responses(response.content, [request["request_id"]], self.name)
+        except RequestError:
+            return False
+        return response.status == 200 and None not in read.verdicts
+
+    def _waits_for_it(self, error: RequestError, failed_at: list[float]) -> bool:
+        """Return whether a service that fails so may be restarting: for ``reconnect_seconds`` of an
+        outage, unless the batch fails again and again while others are served in between.
+        ``failed_at`` has the time of its last failure, once for each such time."""
+        if error.kind not in _RESTARTING:
+            return True
+        others_pass = bool(failed_at) and self._window.answered_at > failed_at[-1]
+        if failed_at and (error.kind == "unreachable" or not others_pass):
+            failed_at.pop()
+        failed_at.append(time.monotonic())
+        if self._down_since is None:
+            self._down_since = time.monotonic()
+            seconds = self._section.reconnect_seconds
+            _log.warning("%s; waiting up to %g s for the service", error.message, seconds)
+        waited = time.monotonic() - self._down_since
+        return waited < self._section.reconnect_seconds and len(failed_at) <= _MOST_ALONE
+
     def _failed(self, error: RequestError, others_pass: bool, seconds: float) -> Verdict:
         status: Status = "unavailable"
         why = error.message
@@ -249,20 +329,16 @@ class RemoteJudge:
             status, why = "overloaded", f"Request queue full: {why}"
         elif error.kind == "timeout":
             status, why = "timeout", f"Timeout waiting for results: {why}"
-        elif error.kind in _REFUSED:
+        elif error.kind in _REFUSED or (others_pass and is_refusal(error.kind)):
             status = "refused"
-        elif error.kind == "malformed" and others_pass:
-            status = "parse_error"
         return Verdict(None, None, "llm", status, why, judge=self.name, seconds=seconds)
 
 
 def _divides(error: RequestError, others_pass: bool) -> bool:
     """Return whether half a batch may be served, because one question may be the cause. A server
     that is down refuses all."""
-    if error.kind in _REFUSED:
-        return True
-    is_ours = error.final or error.is_overload or error.kind == "unreachable"
-    return others_pass and not is_ours
+    is_ours = error.is_overload or error.kind == "unreachable"
+    return error.kind in _REFUSED or (others_pass and not is_ours)
 
 
 def _resolve(batch: Sequence[_Question], verdict: Verdict) -> None:

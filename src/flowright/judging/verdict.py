@@ -1,5 +1,6 @@
 """Judge queries, verdicts, and the protocol of judges."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
@@ -37,8 +38,9 @@ class Criterion:
     points: float
 
     def __post_init__(self) -> None:
-        if not self.text.strip() or self.points == 0:
-            raise ValueError(f"a criterion needs a text and points, not {self.text!r}: 0 is none")
+        if not self.text.strip() or self.points == 0 or not math.isfinite(self.points):
+            given = f"{self.text!r} and {self.points:g}"
+            raise ValueError(f"a criterion needs a text and a number of points but 0, not {given}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class JudgeQuery:
     the trusted process, such as the outcome of a test run; ``instruction`` replaces the wording's
     verbatim; ``key`` names the sample and seeds the requests. ``own_check`` is the finding of the
     task's own verifier, if it has one (``open``: undecided): only rules see it, no model does.
+    ``fresh`` asks for the judge's own verdict, to measure it: no cache, no circuit breaker and no
+    second reading answers in its place.
     """
 
     question: str
@@ -62,6 +66,7 @@ class JudgeQuery:
     instruction: str = ""
     key: str = ""
     own_check: Literal["right", "wrong", "open"] | None = None
+    fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,6 +176,8 @@ class Cached(Wrapper):
             self._memo.put(question, (key, _verdict(verdict)))
 
     async def judge(self, query: JudgeQuery) -> Verdict:
+        if query.fresh:
+            return await self.inner.judge(query)
         began = time.monotonic()
         own = False
 
@@ -236,6 +238,8 @@ class CircuitBreaker(Wrapper):
         return "half_open" if self.clock() >= self._open_until else "open"
 
     async def judge(self, query: JudgeQuery) -> Verdict:
+        if query.fresh:
+            return await self.inner.judge(query)
         while self.state == "half_open" and self._probe is not None:
             if not (await asyncio.wait({self._probe}, timeout=self.seconds))[0]:
                 return self._refuse()
@@ -315,7 +319,7 @@ class SecondReading(Wrapper):
 
     async def judge(self, query: JudgeQuery) -> Verdict:
         first = await self.inner.judge(query)
-        if not self._is_steerable(first, query):
+        if query.fresh or not self._is_steerable(first, query):
             return first
         steps = [first]
 

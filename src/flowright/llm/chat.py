@@ -94,8 +94,9 @@ class ChatReply:
 class RequestRefused(FailureError):
     """Raised for HTTP 400, 413 and 422: an unknown parameter, a prompt that is too long or that a
     filter stops. Counts against no server. Repeating it is useless; asking for less, such as no
-    ``response_format``, may work. :class:`flowright.llm.context.WithControl` finds out whose fault
-    it is."""
+    ``response_format``, may work, and so may another seed: gpt-oss behind vLLM gets a 400 for a
+    reply that its parser cannot read. :class:`flowright.llm.context.WithControl` finds out whose
+    fault it is."""
 
     def __init__(self, message: str) -> None:
         super().__init__(Reason.LLM_UNAVAILABLE, message)
@@ -109,12 +110,21 @@ class ServerMisconfigured(FailureError):
         super().__init__(Reason.LLM_UNAVAILABLE, message)
 
 
+class NoCompletion(FailureError):
+    """Raised when every attempt got a reply, and none a completion: an error or a web page with
+    status 200, HTTP 409 or 500."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Reason.LLM_UNAVAILABLE, message)
+
+
 class ChatModel(Protocol):
     """Anything that answers chat requests.
 
     ``chat`` raises :class:`flowright.core.errors.FailureError` with ``LLM_UNAVAILABLE`` once its
-    retries and its deadline (seconds, for the whole call with retries) are spent, and its
-    subclasses :class:`RequestRefused` and :class:`ServerMisconfigured` at once.
+    retries and its deadline (seconds, for the whole call with retries) are spent, its subclass
+    :class:`NoCompletion` among them, and :class:`RequestRefused` and :class:`ServerMisconfigured`
+    at once.
     """
 
     @property

@@ -19,6 +19,7 @@ from flowright.llm.chat import (
     LENGTH_STOPS,
     ChatReply,
     ChatRequest,
+    NoCompletion,
     RequestRefused,
     ServerMisconfigured,
     Usage,
@@ -33,6 +34,7 @@ from flowright.llm.transport import (
     Connection,
     RequestError,
     Response,
+    is_refusal,
     misplaced,
     status_error,
 )
@@ -95,10 +97,10 @@ class ChatClient:
         """Return the model's reply, which may be empty. ``deadline``: seconds, default from the
         config.
 
-        Raises FailureError(LLM_UNAVAILABLE) when attempts or deadline are spent, at once its
-        subclass ServerMisconfigured on a status that no retry mends, and its subclass
-        RequestRefused when the request itself is at fault. ``usage.calls`` of a reply is 1 however
-        many attempts it took: see ``attempts``.
+        Raises FailureError(LLM_UNAVAILABLE) when attempts or deadline are spent, its subclass
+        NoCompletion if the server answered each of them; at once ServerMisconfigured on a status
+        that no retry mends, and RequestRefused when the request itself is at fault. ``usage.calls``
+        of a reply is 1 however many attempts it took: see ``attempts``.
         """
         policy = self._policy if deadline is None else replace(self._policy, deadline=deadline)
         call = RetriedCall(policy, self._encoded(request), self.counters.role(self._role))
@@ -162,6 +164,8 @@ class ChatClient:
         kinds = ", ".join(f"{n} x {kind}" for kind, n in call.failures.most_common())
         made = f"{call.attempts} attempt{'s' * (call.attempts > 1)} in {call.spent:.3g} s"
         message = f"no usable reply after {made} ({kinds}); last: {error.message}"
+        if all(map(is_refusal, call.failures)):
+            return NoCompletion(f"{self.name}: {message}")
         return FailureError(Reason.LLM_UNAVAILABLE, f"{self.name}: {message}")
 
     async def check(self, budgets: Mapping[str, int] | None = None) -> list[str]:

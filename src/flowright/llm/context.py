@@ -1,21 +1,24 @@
 """Context lengths: bounds on a text's tokens, a server's limit, and refusals for length.
 
 A refusal may quote the prompt, so its numbers hold for the refused request alone and are not kept.
-:class:`WithControl` finds out whether a refusal is the prompt's fault or that of our parameters.
+:class:`WithControl` finds out whether a refusal is the prompt's fault or ours.
 """
 
+import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from flowright.core.errors import FailureError
 from flowright.core.memo import Memo
 from flowright.llm.chat import (
     ChatModel,
     ChatReply,
     ChatRequest,
     Message,
+    NoCompletion,
     RequestRefused,
     ServerMisconfigured,
 )
@@ -111,16 +114,29 @@ class SettingsRefused(ServerMisconfigured):
     """Raised when the server refuses any prompt with these parameters."""
 
 
+REFUSALS = (RequestRefused, ServerMisconfigured, NoCompletion)
+"""Failures of a request to a server that is up: of its prompt, or of every one."""
+REFUSED_TRIES = 8
+"""Requests before the prompt is to blame, each with another seed: a server that cannot read every
+second reply of its own model refuses 4 prompts in 1,000 for that."""
+_GREEDY_RETRY = 0.3  # temperature of a retry; at 0 no seed changes the reply
+
+
 @dataclass(eq=False)
 class WithControl:
     """A :class:`~flowright.llm.chat.ChatModel` whose RequestRefused is about the prompt alone.
 
-    After a refusal (400, 413, 422) a control request is sent: the same parameters with a prompt of
-    five words, once for all callers that wait for it; a served one holds for ``seconds``. If it is
-    refused too, ``chat`` raises SettingsRefused; if the server fails otherwise, that failure.
+    After one of the ``doubted`` failures a control request is sent: the same parameters with a
+    prompt of five words, begun after the failed request and shared by all callers that wait for it;
+    for a RequestRefused, one that was served in the last ``seconds`` will do. A control without a
+    reply ends the call with the failure, or with SettingsRefused if both were refused; if the
+    control fails otherwise, with that. A served one means another try, ``tries`` in all, unless the
+    prompt is too long; then ``chat`` raises RequestRefused.
     """
 
     inner: ChatModel
+    tries: int = REFUSED_TRIES
+    doubted: tuple[type[FailureError], ...] = REFUSALS
     seconds: float = 60.0
     clock: Callable[[], float] = time.monotonic
     _served: Memo[ChatReply] = field(default_factory=lambda: Memo(_KEPT), init=False)
@@ -131,22 +147,43 @@ class WithControl:
         return self.inner.name
 
     async def chat(self, request: ChatRequest, deadline: float | None = None) -> ChatReply:
-        try:
-            return await self.inner.chat(request, deadline)
-        except RequestRefused as refused:
-            await self._control(request, refused)
-            raise
+        message = ""
+        for number in range(self.tries):
+            began = self.clock()
+            try:
+                return await self.inner.chat(_varied(request, number), deadline)
+            except self.doubted as refused:
+                await self._control(request, deadline, refused, began)
+                message = refused.failure.message
+            if too_long(message) is not None:
+                break
+        raise RequestRefused(message)
 
-    async def _control(self, request: ChatRequest, refused: RequestRefused) -> None:
+    async def _control(
+        self, request: ChatRequest, deadline: float | None, refused: FailureError, began: float
+    ) -> None:
         control = replace(request, messages=CONTROL, seed=None)
-        asked, now = repr(control), self.clock()
-        if now - self._since.get(asked, -self.seconds) >= self.seconds:
-            self._since[asked] = now
+        kept = self.seconds if isinstance(refused, RequestRefused) else 0.0
+        asked = repr(control)
+        if self._since.get(asked, -math.inf) < began - kept:
+            self._since[asked] = self.clock()
+        key = asked, self._since[asked]
         try:
-            await self._served.get((asked, self._since[asked]), lambda: self.inner.chat(control))
+            await self._served.get(key, lambda: self.inner.chat(control, deadline))
         except RequestRefused:
             raise SettingsRefused(
                 f"{refused.failure.message}; it refuses a prompt of five words too, so change the "
                 "parameters: max_tokens, temperature, reasoning_effort of `executor` or of the "
                 "model's entry"
             ) from None
+        except (ServerMisconfigured, NoCompletion):
+            raise refused from None
+
+
+def _varied(request: ChatRequest, number: int) -> ChatRequest:
+    """Return the request with the seed of its try ``number``, from 0."""
+    if not number:
+        return request
+    seed = None if request.seed is None else (request.seed + number) % 2**31
+    temperature = _GREEDY_RETRY if request.temperature == 0 else request.temperature
+    return replace(request, seed=seed, temperature=temperature)

@@ -50,7 +50,7 @@ def broken(text: str) -> str:
 
 # The tokens of one model.
 
-_MARKED = re.compile(r"[<>\[\]|｜▷◁]")
+MARKED = re.compile(r"[<>\[\]|｜▷◁]")
 _LITERAL = re.compile(r"'([^'\n]{3,60})'|\"([^\"\n]{3,60})\"")
 _FILES = (
     "tokenizer_config.json",
@@ -66,14 +66,18 @@ class OwnTokens:
     """Breaks the control tokens of one model's tokenizer."""
 
     def __init__(self, tokens: Collection[str]) -> None:
-        longest_first = sorted(map(re.escape, tokens), key=len, reverse=True)
-        self._pattern = re.compile("|".join(longest_first)) if tokens else None
+        self._tokens = frozenset(tokens)
+        self._lengths = sorted({len(token) for token in tokens})
+        self._first = re.compile(
+            f"[{re.escape(''.join({t[0] for t in tokens}))}]" if tokens else "(?!)"
+        )
 
-    def broken(self, text: str) -> str:
-        """Return the text with a space behind the first character of each token."""
-        if self._pattern is None:
-            return text
-        return self._pattern.sub(lambda token: f"{token[0][0]} {token[0][1:]}", text)
+    def broken(self, text: str, mark: str = " ") -> str:
+        """Return the text with a mark behind the first character of each token."""
+        return self._first.sub(lambda at: at[0] + mark * self._begins(text, at.start()), text)
+
+    def _begins(self, text: str, at: int) -> bool:
+        return any(text[at : at + length] in self._tokens for length in self._lengths)
 
 
 @lru_cache(maxsize=16)
@@ -127,7 +131,7 @@ def _token(content: object, special: bool) -> Iterator[str]:
     """Yield a token, unless it is a word or a space that any text may hold."""
     if not isinstance(content, str) or len(content) < 2 or content.isspace():
         return
-    if _MARKED.search(content) or (special and not content.isalnum()):
+    if MARKED.search(content) or (special and not content.isalnum()):
         yield content
 
 

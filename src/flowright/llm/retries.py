@@ -112,9 +112,14 @@ class Balance:
         lease.key.rests_until = self._clock() + seconds
 
     def refuse_key(self, lease: Lease) -> bool:
-        """Use the key of a lease no more; returns whether another one is left to try."""
-        lease.key.refused = len(self.keys) > 1
-        return any(not key.refused for key in self.keys) and len(self.keys) > 1
+        """Use the key of a lease no more; returns whether another one is left to try. When all are
+        refused it is the request's doing, and all are used again."""
+        lease.key.refused = True
+        if not all(key.refused for key in self.keys):
+            return True
+        for key in self.keys:
+            key.refused = False
+        return False
 
     def has_other(self, server: Server) -> bool:
         """Return whether there is another healthy server."""

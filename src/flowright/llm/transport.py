@@ -22,6 +22,8 @@ CONNECT_SECONDS = 10.0
 # Below the 5 s after which vLLM (uvicorn) closes an idle connection, so that ours is never the one
 # that finds out.
 IDLE_SECONDS = 3.0
+MOST_BYTES = 64 << 20
+"""Longest body of a response, decompressed; a streamed reply of 131,072 tokens has about 40 MB."""
 _LARGE_BODY = 1 << 20  # written in pieces, so that the loop goes on meanwhile
 
 
@@ -74,6 +76,16 @@ class RequestError(Exception):
         return self.kind == "http_429" or asks_to_wait
 
 
+_UNLIKE_REFUSALS = frozenset({"http_408", "http_425", "http_429"})
+
+
+def is_refusal(kind: str) -> bool:
+    """Return whether a failure is that of a server that is up, has room, and does not reply with
+    what it was asked for: the request may be the cause."""
+    is_status = kind.startswith(("http_2", "http_3", "http_4")) and kind not in _UNLIKE_REFUSALS
+    return is_status or kind in ("http_500", "malformed", "oversized")
+
+
 @dataclass(frozen=True, slots=True)
 class Response:
     """A whole HTTP response; names of headers are matched in any case."""
@@ -122,7 +134,7 @@ class Connection:
                     allow_redirects=False,
                 ) as response,
             ):
-                return Response(response.status, response.headers, await response.read())
+                return Response(response.status, response.headers, await self._body(response))
         except aiohttp.ConnectionTimeoutError:  # before TimeoutError, which it also is
             kind, what = "timeout", f"no connection within {CONNECT_SECONDS:g} s"
         except TimeoutError:
@@ -133,6 +145,15 @@ class Connection:
         except aiohttp.ClientError as error:
             kind, what = "connection", str(error) or type(error).__name__
         raise RequestError(kind, f"{self._url}: {what}")
+
+    async def _body(self, response: aiohttp.ClientResponse) -> bytes:
+        body = bytearray()
+        async for piece in response.content.iter_any():
+            body += piece
+            if len(body) > MOST_BYTES:
+                what = f"a body above {MOST_BYTES >> 20} MiB, which no API sends; check the address"
+                raise RequestError("oversized", f"{self._url}: {what}")
+        return bytes(body)
 
     def _open(self) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(

@@ -4,6 +4,8 @@ Replies are parsed by hand into the few fields that are used.
 """
 
 import json
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,24 +53,17 @@ def encode_request(entry: ModelEntry, request: ChatRequest) -> bytes:
 
 
 def decode_reply(content: bytes) -> ChatCompletion:
-    """Decode a JSON body or a server-sent event stream. Raises MalformedReply."""
-    head = content[:16].lstrip()
-    if not head:
+    """Decode a JSON body or a server-sent event stream; a gateway under load may send white space
+    of any length first. Raises MalformedReply."""
+    content = content.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if not content:
         raise MalformedReply("the body is empty")
-    if head.startswith((b"data:", b"event:", b"id:", b":")):
+    if _EVENT_FIELD.match(content):
         return _decode_stream(content)
-    return _decode_whole(_json(content))
-
-
-def _json(data: bytes) -> Any:
     try:
-        return json.loads(data)
+        body = json.loads(content)
     except (ValueError, RecursionError):  # the latter from brackets that nest without end
-        shown = data[:80].decode("utf-8", "replace")
-        raise MalformedReply(f"not JSON: {shown!r}") from None
-
-
-def _decode_whole(body: Any) -> ChatCompletion:
+        raise _not_json(content) from None
     choice = _first_choice(body)
     message = choice.get("message") if choice else None
     if choice is None or not isinstance(message, dict):
@@ -76,47 +71,79 @@ def _decode_whole(body: Any) -> ChatCompletion:
     return _completion(body, message, choice.get("finish_reason"), body.get("usage"))
 
 
+def _not_json(data: bytes) -> MalformedReply:
+    return MalformedReply(f"not JSON: {data[:80].decode('utf-8', 'replace')!r}")
+
+
+_EVENT_FIELD = re.compile(rb"(?:data|event|id|retry)?:|(?:data|event|id|retry)[\r\n]")
+_WORD = re.compile(r"\S")
+_JSON = json.JSONDecoder()
+
+
+def _events(content: bytes) -> Iterator[Any]:
+    """Yield the JSON values of a server-sent event stream up to its ``[DONE]`` (WHATWG HTML,
+    section 9.2.6). An event holds one value in one or several lines, or several values where a
+    gateway leaves out the blank lines between events."""
+    kind, data = b"", list[bytes]()
+    for line in [*content.splitlines(), b"", b"data: [DONE]"]:
+        name, _, value = line.partition(b":")
+        is_done = name == b"data" and value.strip() == b"[DONE]"
+        if name == b"data" and not is_done:
+            data.append(value)
+        elif name == b"event":
+            kind = value.strip()
+        if line and not is_done:
+            continue
+        text = b"\n".join(data).decode("utf-8", "replace")
+        if kind == b"error":
+            raise MalformedReply(f"the stream broke off: {text[:120]}")
+        end = 0
+        while (word := _WORD.search(text, end)) is not None:
+            try:
+                event, end = _JSON.raw_decode(text, word.start())
+            except (ValueError, RecursionError):
+                raise _not_json(text.encode()) from None
+            yield event
+        if is_done:
+            return
+        kind, data = b"", []
+
+
 def _decode_stream(content: bytes) -> ChatCompletion:
     deltas: list[dict[str, Any]] = []
     finish: Any = None
     usage: Any = None
-    last: dict[str, Any] = {}
-    done = False
-    for line in content.splitlines():
-        if not line.startswith(b"data:"):
+    model: Any = None
+    last: Any = None
+    for event in _events(content):
+        if event is None:  # keeps the connection alive
             continue
-        data = line[5:].strip()
-        if data == b"[DONE]":
-            done = True
-            break
-        event = _json(data)
-        if not isinstance(event, dict) or "error" in event:
-            raise MalformedReply(f"the stream broke off: {_shown(event)}")
-        last = event
-        usage = event.get("usage") or usage
+        if isinstance(event, dict):  # the usage comes without choices
+            event = {**event, "choices": event.get("choices") or []}
+            usage, model = event.get("usage") or usage, event.get("model") or model
         choice = _first_choice(event)
-        delta = choice.get("delta") if choice else None
-        if choice is None or not isinstance(delta, dict):
-            continue
-        deltas.append(delta)
-        finish = choice.get("finish_reason") or finish
+        last = event
+        if choice is not None:
+            finish = choice.get("finish_reason") or finish
+            deltas += [delta] if isinstance(delta := choice.get("delta"), dict) else []
     if finish is None:
-        end = "" if done else " and no [DONE]"
-        raise MalformedReply(f"the stream ended without a finish_reason{end}")
+        raise MalformedReply(f"the stream ended without a finish_reason: {_shown(last)}")
     message = {
         name: "".join(_text(delta.get(name)) for delta in deltas) for name in ("content", "refusal")
     }
     message["reasoning"] = "".join(map(_reasoning, deltas))
-    return _completion(last, message, finish, usage)
+    return _completion({"model": model}, message, finish, usage)
 
 
 def _first_choice(body: Any) -> dict[str, Any] | None:
-    """Return the choice with index 0; None in a streamed event that carries the usage alone."""
-    choices = body.get("choices") if isinstance(body, dict) else None
+    """Return the choice with index 0, if there is one."""
+    choices = body.get("choices") if isinstance(body, dict) and not body.get("error") else None
     if not isinstance(choices, list):
         raise MalformedReply(f"no choices in it: {_shown(body)}")
     for choice in choices:
-        if isinstance(choice, dict) and choice.get("index", 0) == 0:
+        if isinstance(choice, dict) and not choice.get("index"):
+            if choice.get("error") or choice.get("finish_reason") == "error":
+                raise MalformedReply(f"the reply broke off: {_shown(choice)}")
             return choice
     return None
 

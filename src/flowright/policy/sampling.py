@@ -2,6 +2,7 @@
 text of each token. Needs neither torch nor a particular tokenizer.
 """
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,7 +12,9 @@ from jinja2 import TemplateError
 
 from flowright.core.errors import DataError, UserError
 from flowright.llm.chat import Message
+from flowright.llm.control_tokens import MARKED, OwnTokens, broken
 from flowright.llm.counters import Counters
+from flowright.llm.replies import THINKING_TAG
 
 CUT_MARKER = "\n[... the middle of the problem is cut ...]\n"
 _LEAST_PROBLEM_TOKENS = 32
@@ -42,12 +45,13 @@ def render(messages: Sequence[Message], tokenizer: Tokenizer, max_tokens: int) -
     ids = template_ids(messages, tokenizer, to_answer=True)
     if len(ids) <= max_tokens:
         return Prompt(tuple(ids), truncated=False)
-    content = tokenizer.encode(messages[-1].content, add_special_tokens=False)
+    last = messages[-1]
+    content = text_ids(_plain(last.content, last.role, tokenizer), tokenizer)
     keep = len(content) - (len(ids) - max_tokens)
     while keep >= _LEAST_PROBLEM_TOKENS:
         head, tail = content[: keep // 2], content[len(content) - keep // 2 :]
         shorter = tokenizer.decode(head) + CUT_MARKER + tokenizer.decode(tail)
-        turns = [*messages[:-1], Message(messages[-1].role, shorter)]
+        turns = [*messages[:-1], Message(last.role, shorter)]
         ids = template_ids(turns, tokenizer, to_answer=True)
         if len(ids) <= max_tokens:
             return Prompt(tuple(ids), truncated=True)
@@ -68,10 +72,17 @@ def fitting(
     return tuple(ids) if len(ids) <= max_tokens else None
 
 
+_APART = "\ufdd0"
+"""Marks where a text is encoded in two parts: a noncharacter of Unicode, which no text holds."""
+_MARKER = re.compile(r"<[^<>\s]{1,40}>|\[/?[A-Z_]{2,30}\]")
+_THINKING = re.compile(rf"[<\[]/?(?:{THINKING_TAG})[>\]]", re.IGNORECASE)
+
+
 def template_text(messages: Sequence[Message], tokenizer: Tokenizer, to_answer: bool) -> str:
     """Format messages by the chat template, ``to_answer`` with the beginning of an answer behind
-    them. Raises DataError if it refuses them, such as for an unknown role."""
-    chat = [{"role": m.role, "content": m.content} for m in messages]
+    them; only for :func:`text_ids`, as control tokens in the messages are broken. Raises DataError
+    if the template refuses the messages, such as for an unknown role."""
+    chat = [{"role": m.role, "content": _plain(m.content, m.role, tokenizer)} for m in messages]
     try:
         return tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=to_answer)
     except (TemplateError, ValueError, TypeError) as error:
@@ -81,9 +92,69 @@ def template_text(messages: Sequence[Message], tokenizer: Tokenizer, to_answer: 
 
 
 def template_ids(messages: Sequence[Message], tokenizer: Tokenizer, to_answer: bool) -> list[int]:
-    """Return the token ids of :func:`template_text`. Raises DataError as it does."""
-    text = template_text(messages, tokenizer, to_answer)
-    return list(tokenizer.encode(text, add_special_tokens=False))
+    """Return the token ids of messages in the chat template. Control tokens in the messages are
+    encoded as any other text, so that no message ends its turn or begins another one; ids of other
+    messages are those of ``apply_chat_template``. Raises DataError as :func:`template_text`."""
+    return text_ids(template_text(messages, tokenizer, to_answer), tokenizer)
+
+
+def text_ids(text: str, tokenizer: Tokenizer, begins: bool = False) -> list[int]:
+    """Return the token ids of a :func:`template_text` or a part of one; ``begins`` with those that
+    the tokenizer puts before any text."""
+    first, *rest = text.split(_APART)
+    ids = list[int](tokenizer.encode(first, add_special_tokens=begins))
+    return ids + [n for part in rest for n in tokenizer.encode(part, add_special_tokens=False)]
+
+
+def prompt_ids(text: str, tokenizer: Tokenizer) -> list[int]:
+    """Return the token ids of a prompt without a chat template, its control tokens as any text."""
+    return text_ids(_plain(text, "user", tokenizer), tokenizer, begins=True)
+
+
+def completion_ids(text: str, tokenizer: Tokenizer) -> list[int]:
+    """Return the token ids of a completion, its control tokens as any text."""
+    return text_ids(_plain(text, "assistant", tokenizer), tokenizer)
+
+
+def _plain(content: str, role: str, tokenizer: Tokenizer) -> str:
+    """Return a message's content with its control tokens broken: tokens by a mark, a template's
+    markers that are no tokens by a space."""
+    template = str(getattr(tokenizer, "chat_template", ""))
+    tokens, markers, folds = _control(tokenizer, template, role == "assistant")
+    plain = markers.broken(tokens.broken(content.replace(_APART, "\ufffd"), _APART))
+    if folds and not folds.isdisjoint(text_ids(plain, tokenizer)):
+        return _APART.join(plain.replace(_APART, ""))
+    return plain
+
+
+@lru_cache(maxsize=16)
+def _control(
+    tokenizer: Tokenizer, template: str, own: bool
+) -> tuple[OwnTokens, OwnTokens, frozenset[int]]:
+    """Return the tokens of a tokenizer that no message may hold: special ones, and others that the
+    template names or that look like control tokens. A model's ``own`` turns keep its thinking tags
+    and tool calls. Then the markers that the template writes and that are no tokens, and the ids of
+    tokens that are also found in other spellings, such as in capitals."""
+    chat = [{"role": role, "content": ""} for role in ("user", "assistant")]
+    try:
+        shown = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    except (TemplateError, ValueError, TypeError):
+        shown = ""
+
+    def is_control(token: str, special: bool) -> bool:
+        if _THINKING.fullmatch(token):
+            return special and not own
+        is_marker = MARKED.search(token) is not None and token in (shown if own else template)
+        return special or is_marker or (not own and broken(token) != token)
+
+    added = dict[int, Any](getattr(tokenizer, "added_tokens_decoder", {}))
+    named = {number: token for number, token in added.items() if len(token.content) > 1}
+    control = {n: t for n, t in named.items() if is_control(t.content, t.special)}
+    held = {token.content for token in named.values()}
+    markers = {m for m in _MARKER.findall(shown) if m not in held and not _THINKING.fullmatch(m)}
+    normalizer = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
+    folds = {number for number, token in control.items() if normalizer and token.normalized}
+    return OwnTokens({t.content for t in control.values()}), OwnTokens(markers), frozenset(folds)
 
 
 @dataclass(frozen=True, slots=True)

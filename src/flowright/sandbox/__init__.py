@@ -4,8 +4,9 @@ Programs and solutions that a policy or a large model wrote run in forked childr
 interpreters, never in this process. docs/workflows.md lists what this covers and what it does not.
 """
 
-from flowright.sandbox.names import parse_trusted, trusted_definitions
+from flowright.sandbox.names import parse_trusted, suite_names
 from flowright.sandbox.pool import Sandbox
+from flowright.sandbox.programs import IOTest, parse_io_test
 from flowright.sandbox.reports import (
     Isolation,
     Limits,
@@ -16,6 +17,7 @@ from flowright.sandbox.reports import (
 )
 
 __all__ = [
+    "IOTest",
     "Isolation",
     "Limits",
     "RunResult",
@@ -23,6 +25,7 @@ __all__ = [
     "Status",
     "TestReport",
     "TestResult",
+    "parse_io_test",
     "parse_trusted",
-    "trusted_definitions",
+    "suite_names",
 ]

@@ -11,9 +11,18 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
+from functools import partial
 from hashlib import blake2b
 from typing import Any, Literal, Self, TypeVar
 
@@ -22,14 +31,20 @@ from flowright.core.memo import Memo
 from flowright.sandbox.control import Control
 from flowright.sandbox.grants import Kind, packages_for, zygote_config
 from flowright.sandbox.names import suite_names
+from flowright.sandbox.programs import IOTest, as_python, parse_io_test
 from flowright.sandbox.reports import (
     Isolation,
     Limits,
     RunResult,
+    Status,
     TestReport,
+    TestResult,
+    joined,
     printable,
+    program_result,
     report_of,
     status_of,
+    why,
 )
 from flowright.sandbox.worker import Exit, Job, MachineBusy, Worker, WorkerLost
 
@@ -92,6 +107,7 @@ class Turns:
 Layer = Literal["landlock", "namespaces", "sealed"]
 Report = TypeVar("Report")
 _CHECKS_KEPT = 4096
+_PROGRAM_LIMITS = 10  # CPU time of all tests of a program, in limits of one
 
 
 class Sandbox:
@@ -207,25 +223,28 @@ class Sandbox:
         entry_point: str | None,
         limits: Limits | None = None,
         wall_seconds: float | None = None,
+        reference: str = "",
     ) -> TestReport:
         """Grade a solution by tests that it cannot see, in order, after ``setup``.
 
         ``tests`` are Python source that uses the solution's names (``assert add(1, 2) == 3``, or a
         ``def check(candidate)`` with its call); a test that raises fails. The names that setup and
-        tests use and do not define, and ``entry_point``, are the solution's. ``wall_seconds``
-        shortens the limits'. Raises ValueError when there is no test and FailureError as
-        :meth:`run` does.
+        tests use and do not define are the ``reference``'s if it has them, else the solution's;
+        ``entry_point`` is the solution's. Or they are tests of
+        input and output (:class:`~flowright.sandbox.programs.IOTest`): the solution is run as a
+        program once for each, until one exceeds a limit; all together may use ten times the CPU
+        time of one. ``wall_seconds`` shortens the limits'. Raises ValueError when there is no test
+        and FailureError as :meth:`run` does.
 
         The same solution against the same tests is run once and gets the same report again: the
         attempts of a group often agree to the letter.
         """
         if not tests:
             raise ValueError("a solution cannot be checked without tests")
-        asked = (solution, setup, tuple(tests), entry_point, self._limits(limits, wall_seconds))
+        room = self._limits(limits, wall_seconds)
+        asked = (solution, setup, tuple(tests), entry_point, reference, room)
         key = blake2b(repr(asked).encode("utf-8", "surrogatepass")).digest()
-        return await self._checked.get(
-            key, lambda: self._twice(lambda again: self._check(*asked, again))
-        )
+        return await self._checked.get(key, lambda: self._check_all(*asked))
 
     def _limits(self, limits: Limits | None, wall_seconds: float | None) -> Limits:
         limits = limits or self.limits
@@ -282,30 +301,85 @@ class Sandbox:
             stderr = os.pread(descriptors[3], size, max(0, size - limits.output_bytes))
         return RunResult(status, printable(stdout), printable(stderr), seconds, end.cpu_seconds)
 
+    async def _check_all(
+        self,
+        solution: str,
+        setup: str,
+        tests: tuple[str, ...],
+        entry_point: str | None,
+        reference: str,
+        limits: Limits,
+    ) -> TestReport:
+        """Check by tests of any form; those of programs come last."""
+        parsed = {source: parse_io_test(source) for source in tests}
+        programs = {s: test for s, test in parsed.items() if test and test.is_program}
+        others = tuple(source for source in tests if source not in programs)
+        reports = []
+        if others:
+            asked = (solution, setup, others, entry_point, reference, limits)
+            reports.append(await self._twice(lambda again: self._check(*asked, again)))
+        if programs:
+            reports.append(await self._check_program(solution, programs, limits))
+        return joined(tests, reports)
+
+    async def _check_program(
+        self, solution: str, tests: Mapping[str, IOTest], limits: Limits
+    ) -> TestReport:
+        """Run the solution as a program with each test's input and compare its output here."""
+        results: list[TestResult] = []
+        seconds = used = 0.0
+        status: Status = "ok"
+        for source, test in tests.items():
+            left = _PROGRAM_LIMITS * limits.cpu_seconds - used
+            if status not in ("ok", "error") or left <= 0:
+                status = "timeout" if status in ("ok", "error") else status
+                results.append(TestResult(source, False, f"not run{why(status)}"))
+                continue
+            room = replace(
+                limits,
+                cpu_seconds=min(limits.cpu_seconds, left),
+                wall_seconds=max(limits.wall_seconds - seconds, limits.cpu_seconds),
+                output_bytes=max(limits.output_bytes, 2 * len(test.output.encode())),
+            )
+            given = str(test.input)
+            run = partial(self._run, solution, given, room)
+            result = await self._twice(run)
+            seconds, used = seconds + result.seconds, used + result.cpu_seconds
+            if result.status != "ok" and status == "ok":
+                status = result.status
+            results.append(program_result(source, test, result))
+        passed = all(result.passed for result in results)
+        return TestReport(passed, tuple(results), status, seconds, used)
+
     async def _check(
         self,
         solution: str,
         setup: str,
         tests: tuple[str, ...],
         entry_point: str | None,
+        reference: str,
         limits: Limits,
         again: bool,
     ) -> TestReport:
-        names = suite_names(setup, tests, entry_point)
+        sources, tests = tests, tuple(as_python(source, entry_point) for source in tests)
+        names = suite_names(setup, tests, entry_point, reference)
         # The tests spend time on the solution's data, too: twice its limit is theirs.
         own = replace(limits, cpu_seconds=2 * limits.cpu_seconds)
-        asked = {"names": names.solution, "modules": names.modules, "entry_point": entry_point}
+        asked = {**asdict(names), "names": names.solution, "entry_point": entry_point}
+        asked["reference"] = reference
         suite = {"role": "suite", "setup": setup, "tests": tests, "limits": asdict(own), **asked}
         served = {
             "role": "solution",
             "source": solution,
             "names": names.solution,
+            "shared": names.shared,
+            "method": entry_point if tests != sources else None,
             "limits": asdict(limits),
         }
         with contextlib.ExitStack() as files:
             verdict = _memory_file(b"", files)
             orders = [_memory_file(json.dumps(job).encode(), files) for job in (served, suite)]
-            kind = packages_for("\n".join([solution, setup, *tests]))
+            kind = packages_for("\n".join([solution, setup, reference, *tests]))
             async with self._worker(kind, again) as worker:
                 with contextlib.ExitStack() as channel:  # the children's alone once they are forked
                     ends = socket.socketpair()
@@ -319,7 +393,7 @@ class Sandbox:
                 (tested, solved), seconds = await self._outcome(worker, jobs, limits)
             lines = os.pread(verdict, os.fstat(verdict).st_size, 0)
         status, suite_status = status_of(solved, limits, again), status_of(tested, own, again)
-        return report_of(tests, lines, status, suite_status, seconds, solved.cpu_seconds)
+        return report_of(sources, lines, status, suite_status, seconds, solved.cpu_seconds)
 
     @contextlib.asynccontextmanager
     async def _worker(self, kind: Kind, alone: bool) -> AsyncIterator[Worker]:

@@ -5,6 +5,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from flowright.sandbox.programs import IOTest, same_output
 from flowright.sandbox.worker import Exit, WorkerLost
 
 Status = Literal["ok", "error", "timeout", "memory", "killed"]
@@ -171,14 +172,40 @@ def report_of(
     broken = str(written.pop()[1]) if complete else ""
     if status == "ok" and (broken or not complete):
         status = "error" if complete else suite_status
-    why = f" ({_WHY[status]})" if status in _WHY else ""
+    reason = why(status)
     results = [
-        TestResult(source, passed is True, printable(str(message)) + why * (message == broken))
+        TestResult(source, passed is True, printable(str(message)) + reason * (message == broken))
         for source, (passed, message) in zip(tests, written, strict=False)
     ]
-    results += [TestResult(source, False, f"not run{why}") for source in tests[len(results) :]]
+    results += [TestResult(source, False, f"not run{reason}") for source in tests[len(results) :]]
     passed = complete and not broken and all(result.passed for result in results)
     return TestReport(passed, tuple(results), status, seconds, cpu_seconds)
+
+
+def program_result(source: str, test: IOTest, result: RunResult) -> TestResult:
+    """The outcome of one run of a program by its test."""
+    if result.status != "ok":
+        message = f"{result.status}{why(result.status)}: {result.stderr.strip()[-2000:]}"
+        return TestResult(source, False, message.strip(": "))
+    if same_output(test.output, result.stdout):
+        return TestResult(source, True)
+    shown = [text[:1000] + "..." * (len(text) > 1000) for text in (result.stdout, test.output)]
+    return TestResult(source, False, f"printed {shown[0]!r}, expected {shown[1]!r}")
+
+
+def joined(tests: tuple[str, ...], reports: list[TestReport]) -> TestReport:
+    """One report in the order of ``tests`` of several on parts of them."""
+    if len(reports) == 1 and len(reports[0].results) == len(tests):
+        return reports[0]
+    by_source = {result.source: result for report in reports for result in report.results}
+    failed: list[Status] = [report.status for report in reports if report.status != "ok"]
+    return TestReport(
+        all(report.passed for report in reports),
+        tuple(by_source[source] for source in tests),
+        failed[0] if failed else "ok",
+        sum(report.seconds for report in reports),
+        sum(report.cpu_seconds for report in reports),
+    )
 
 
 def _read_verdict(lines: bytes) -> list[Any]:
@@ -198,6 +225,13 @@ _WHY: dict[Status, str] = {
     "memory": "over the memory limit",
     "killed": "crashed",
 }
+
+
+def why(status: Status) -> str:
+    """Return the limit that a status is about, in brackets behind a space; else nothing."""
+    return f" ({_WHY[status]})" if status in _WHY else ""
+
+
 _CONTROL = {
     code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"
 }

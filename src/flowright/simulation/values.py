@@ -231,7 +231,7 @@ class WrongSolutions:
     async def _passes(self, task: Problem, mutant: str, tests: tuple[str, ...]) -> bool:
         """Run a mutant's tests; one that times out passes, since it would slow every later test."""
         report = await self._sandbox.check(
-            mutant, task.test_setup, tests, task.entry_point, limits=_LIMITS
+            mutant, task.test_setup, tests, task.entry_point, _LIMITS, reference=task.reference
         )
         return report.passed or report.status in ("timeout", "memory")
 

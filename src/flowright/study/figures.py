@@ -4,42 +4,33 @@ import math
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
 
 import numpy as np
 
 from flowright.core.files import disk_errors, write_text
-from flowright.core.formatting import Point, points, short_percent, smooth
-from flowright.study.arm_comparison import CellSummary, differences, times_of
+from flowright.core.formatting import Form, plain, points, short_percent, smooth
+from flowright.core.report import GridCell, GridChart, LineChart, ReportChart, Series
+from flowright.study.arm_comparison import CellSummary, differences, kaplan_meier, times_of
 from flowright.study.cells import StudyCell
 from flowright.study.collect import GAPS, SHARES, Collected, Row
 from flowright.study.config import MEASURES, StudyConfig
 from flowright.study.detectors import Detector
-from flowright.study.drawings import (
-    Band,
-    Plot,
-    PlotCurve,
-    Whisker,
-    bands,
-    curves,
-    doses,
-    heat_map,
-    style_of,
-)
-from flowright.study.inference import kaplan_meier
 from flowright.study.study_records import CLAIMS_FILE
 from flowright.study.summary import Analysis
-from flowright.viewer.rendering.charts import ChartPanel, picture
+from flowright.viewer.rendering.charts import draw, picture
+from flowright.viewer.rendering.svg import ChartDrawing
 
 LARGEST = 3_000_000
 """Bytes up to which a table is kept."""
 _DRAWS = 1000
-_SHOWN = 12  # distinguishable curves
+_SHOWN = 12  # curves that differ by colour and dashes
 _JOINED = ("learning", "doses", "errors")  # groups with one key, kept as one file
 
-Plots = Mapping[str, Mapping[str, Plot | None]]
-"""Plots by group and name; None without data."""
+Plots = Mapping[str, Mapping[str, ReportChart]]
+"""Charts by group and name; those without data are not drawn."""
 
 
 def plots_of(analysis: Analysis) -> Plots:
@@ -92,19 +83,18 @@ def _strongest(study: StudyConfig, cells: Sequence[StudyCell]) -> list[StudyCell
     return [*control, *last.values()][:_SHOWN]
 
 
-def _learning(cell: StudyCell, runs: Sequence[Sequence[Row]], found: Collected) -> Plot | None:
+def _learning(cell: StudyCell, runs: Sequence[Sequence[Row]], found: Collected) -> LineChart:
     """Draw proxy and gold over steps with the interval of their mean over seeds, and the onsets."""
     shown = [_band(name, colour, runs) for name, colour in (("proxy", "c2"), ("gold", "c1"))]
     times = times_of(found, cell.name, cell.shortcut).values()
     marks = sorted(round(time.at) for time in times if time.seen)
     last = max((steps[-1]["step"] for steps in runs if steps), default=1)
-    censored = sum(not time.seen for time in times)
-    onsets = f", onset in {len(marks)} of {len(marks) + censored}" if times else ""
+    onsets = f", onset in {len(marks)} of {len(times)}" if times else ""
     title = f"{cell.name}: {len(runs)} run{'' if len(runs) == 1 else 's'}{onsets}"
-    return bands(title, shown, marks, last)
+    return LineChart(title, shown, short_percent, 0.0, 0.5, x_span=(0, last), strokes=marks)
 
 
-def _band(name: str, colour: str, runs: Sequence[Sequence[Row]]) -> Band:
+def _band(name: str, colour: str, runs: Sequence[Sequence[Row]]) -> Series:
     """Average the steps that all runs have, with percentiles of 1,000 resamples of runs."""
     common = (
         set.intersection(*({row["step"] for row in steps} for steps in runs)) if runs else set()
@@ -112,36 +102,49 @@ def _band(name: str, colour: str, runs: Sequence[Sequence[Row]]) -> Band:
     chosen = [[row for row in steps if row["step"] in common] for steps in runs]
     known = [steps for steps in chosen if steps and all(row[name] is not None for row in steps)]
     if not known:
-        return Band(name, colour, (), (), ())
+        return Series(name, colour, ())
     values = np.asarray([[row[name] for row in steps] for steps in known])
     count = len(values)
     weights = np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), _DRAWS) / count
     low, high = np.quantile(weights @ values, [0.025, 0.975], axis=0)
     mean = [*zip((row["step"] for row in known[0]), map(float, values.mean(0)), strict=True)]
-    return Band(name, colour, mean, low.tolist(), high.tolist())
+    return Series(name, colour, mean, low=low.tolist(), high=high.tolist())
 
 
-def _gold_against_kl(cells: Sequence[StudyCell], runs: _ByCell) -> Plot | None:
+def _gold_against_kl(cells: Sequence[StudyCell], runs: _ByCell) -> LineChart:
     """Draw gold against the square root of the KL (arXiv 2210.10760): medians over seeds, smoothed,
     since the estimate of the KL may be far off at a step."""
-    shown = _paths(cells, runs, "kl", "gold", median)
     rooted = [
-        PlotCurve(c.name, c.colour, [(math.sqrt(max(0.0, a)), b) for a, b in c.points], c.dashed)
-        for c in shown
+        replace(s, points=[(math.sqrt(max(0.0, a)), b) for a, b in s.points])
+        for s in _paths(cells, runs, "kl", "gold", median)
     ]
-    return curves("Gold against sqrt(KL)", rooted, "sqrt of the KL to the base, nats per token")
+    across = "sqrt of the KL to the base, nats per token"
+    return _curves("Gold against sqrt(KL)", rooted, across, plain)
 
 
-def _gap_and_share(cells: Sequence[StudyCell], runs: _ByCell) -> Plot | None:
+def _gap_and_share(cells: Sequence[StudyCell], runs: _ByCell) -> LineChart:
     """Draw the gap to gold of attempts with a full reward against their shortcut's share."""
-    shown: list[PlotCurve] = []
+    shown: list[Series] = []
     for cell in cells:
         if cell.shortcut:
             column = f"high_share_{cell.shortcut}"
             shown += _paths([cell], runs, column, "high_gap", fmean, len(shown))
-    cross = (min(SHARES), min(GAPS))
+    at, level = min(SHARES), min(GAPS)
     title = "Gap to gold against the shortcut's share, of attempts with a full reward"
-    return curves(title, shown, "share", short_percent, cross=cross)
+    cross = (((at, -math.inf), (at, math.inf)), ((-math.inf, level), (math.inf, level)))
+    return replace(_curves(title, shown, "share", short_percent), guides=cross)
+
+
+def _curves(title: str, shown: Sequence[Series], across: str, form: Form) -> LineChart:
+    """Draw shares over another value than the step."""
+    return LineChart(
+        title, shown, short_percent, 0.0, 0.5, x_label=across, x_form=form, x_span=(0.0,)
+    )
+
+
+def _style(place: int) -> tuple[str, bool]:
+    """Return colour and dashes of the curve at this place."""
+    return f"c{place % 6 + 1}", place // 6 % 2 == 1
 
 
 _Average = Callable[[Iterable[float]], float]
@@ -154,17 +157,17 @@ def _paths(
     upward: str,
     average: _Average,
     first: int = 0,
-) -> list[PlotCurve]:
-    shown: list[PlotCurve] = []
+) -> list[Series]:
+    shown: list[Series] = []
     for cell in cells:
         a, b = (_average_curve(runs[cell.name], name, average) for name in (across, upward))
         steps = [step for step in a if step in b]
         if len(steps) > 1:
             x = smooth([(step, a[step]) for step in steps], 5)
             y = smooth([(step, b[step]) for step in steps], 5)
-            colour, dashed = style_of(first + len(shown))
             path = [(p, q) for (_, p), (_, q) in zip(x, y, strict=True)]
-            shown.append(PlotCurve(cell.name, colour, path, dashed))
+            colour, dashed = _style(first + len(shown))
+            shown.append(Series(cell.name, colour, path, dashed))
     return shown
 
 
@@ -179,11 +182,11 @@ def _average_curve(runs: Sequence[Sequence[Row]], name: str, average: _Average) 
 
 def _survivals(
     study: StudyConfig, cells: Sequence[StudyCell], found: Collected
-) -> dict[str, Plot | None]:
+) -> dict[str, ReportChart]:
     """Draw the share of runs without an onset over steps (Kaplan and Meier) of each arm about a
     shortcut beside the control, and of each arm that has remedies beside these."""
     control = [cell for cell in cells if cell.name == study.control]
-    drawn: dict[str, Plot | None] = {}
+    drawn: dict[str, ReportChart] = {}
     for arm in study.arms:
         own = [cell for cell in cells if cell.arm == arm.name and not cell.remedy_for]
         if arm.shortcut and own:
@@ -203,32 +206,29 @@ def _survival(
     cells: Sequence[StudyCell],
     shortcut: str,
     found: Collected,
-) -> Plot | None:
-    """Draw cells beside those they are compared with; None if none of them has a run."""
-    if not any(found.of(cell.name) for cell in cells):
-        return None
-    shown: list[PlotCurve] = []
-    last = float(max(row["steps"] for cell in (*against, *cells) for row in found.of(cell.name)))
-    for cell in [*against, *cells][:_SHOWN]:
+) -> LineChart:
+    """Draw cells beside those they are compared with; nothing if none of them has a run."""
+    shown: list[Series] = []
+    last = max((row["steps"] for c in (*against, *cells) for row in found.of(c.name)), default=1)
+    present = any(found.of(cell.name) for cell in cells)
+    for cell in [*against, *cells][:_SHOWN] if present else ():
         times = [*times_of(found, cell.name, shortcut).values()]
         if times:
-            colour, dashed = style_of(len(shown))
-            stairs: list[Point] = [(0.0, 1.0), *kaplan_meier(times)]
+            colour, dashed = _style(len(shown))
+            course = [(0.0, 1.0), *kaplan_meier(times)]
             name = f"{cell.name}, onset in {sum(time.seen for time in times)} of {len(times)}"
-            shown.append(PlotCurve(name, colour, stairs, dashed))
-    ended = [
-        PlotCurve(c.name, c.colour, [*c.points, (last, c.points[-1][1])], c.dashed) for c in shown
-    ]
-    return curves(f"Runs without an onset (Kaplan-Meier): {title}", ended, "step", stairs=True)
+            shown.append(Series(name, colour, course, dashed, stairs=True))
+    title = f"Runs without an onset (Kaplan-Meier): {title}"
+    return LineChart(title, shown, short_percent, 0.0, 1.0, x_span=(0, last))
 
 
 _DOSED = (("final_gold", "c1"), ("exploitation", "c5"), ("max_share", "c2"))
 
 
-def _dose_responses(analysis: Analysis) -> dict[str, Plot | None]:
+def _dose_responses(analysis: Analysis) -> dict[str, ReportChart]:
     study = analysis.study
     control = next((s for s in analysis.summaries if s.cell.name == study.control), None)
-    drawn: dict[str, Plot | None] = {}
+    drawn: dict[str, ReportChart] = {}
     for arm in study.arms:
         if len(arm.over) == 1:
             own = [(s.cell.dose_value, s) for s in analysis.summaries if s.cell.arm == arm.name]
@@ -241,28 +241,31 @@ def _dose_responses(analysis: Analysis) -> dict[str, Plot | None]:
 
 def _dose_response(
     arm: str, dosed: Sequence[tuple[float, CellSummary]], parameter: str
-) -> Plot | None:
-    """Draw measures against the dose with their intervals over seeds; None below two doses."""
-    if sum(summary.finished > 0 for _, summary in dosed) < 2:
-        return None
-    shown = []
-    for measure, colour in _DOSED:
+) -> LineChart:
+    """Draw measures against the dose with their intervals over seeds; nothing below two doses."""
+    shown: list[Series] = []
+    enough = sum(summary.finished > 0 for _, summary in dosed) > 1
+    for measure, colour in _DOSED if enough else ():
         known = [
-            Whisker(dose, e.value, e.low, e.high)
+            (dose, e.value, e.low, e.high)
             for dose, summary in sorted(dosed, key=lambda each: each[0])
             if (e := summary.means[measure]).value is not None
         ]
-        shown.append((MEASURES[measure].title, colour, known))
-    return doses(f"{arm}: dose and response", shown, parameter.replace("_", " "))
+        low, high = ([each[n] for each in known] for n in (2, 3))
+        course = [(dose, value) for dose, value, _, _ in known]
+        title = MEASURES[measure].title
+        shown.append(Series(title, colour, course, marks=True, low=low, high=high))
+    at = sorted({dose for series in shown for dose, _ in series.points})
+    margin = (0.04 * (at[-1] - at[0]) or 0.5) if at else 0.0
+    chart = _curves(f"{arm}: dose and response", shown, parameter.replace("_", " "), plain)
+    return replace(chart, x_span=[d + m for d in at for m in (-margin, margin)], x_ticks=at)
 
 
 def _two_parameters(
     arm: str, cells: Sequence[StudyCell], found: Collected, control: str, measure: str
-) -> Plot | None:
+) -> GridChart:
     """Draw the mean paired difference to the control by both parameters."""
     own = [cell for cell in cells if cell.arm == arm and len(cell.dose) == 2]
-    if not own:
-        return None
     across, down = own[0].dose
     values: dict[tuple[str, str], float] = {}
     for cell in own:
@@ -272,21 +275,49 @@ def _two_parameters(
     columns, rows = ([*dict.fromkeys(str(c.dose[name]) for c in own)] for name in (across, down))
     title = f"{arm}: {MEASURES[measure].title}, points against {control}"
     names = (across.replace("_", " "), down.replace("_", " "))
-    better = measure != "exploitation"
-    return heat_map(title, names, columns, rows, values, points, more_is_better=better)
+    return heat_map(title, names, columns, rows, values, points, worse_above=measure in _WORSE)
 
 
-def _roc(found: Sequence[Detector], early: bool) -> Plot | None:
+_WORSE = ("exploitation",)  # measures of which more is worse
+
+
+def heat_map(
+    title: str,
+    names: tuple[str, str],
+    columns: Sequence[str],
+    rows: Sequence[str],
+    values: Mapping[tuple[str, str], float],
+    form: Form,
+    notes: Mapping[tuple[str, str], str] | None = None,
+    shares: bool = False,
+    worse_above: bool = False,
+) -> GridChart:
+    """Draw values by (column, row): the further from 0, the darker. Differences have one colour for
+    worse and one for better; ``shares``, from 0 to 1, have one."""
+    most = 1.0 if shares else max(map(abs, values.values()), default=0.0) or 1.0
+
+    def cell(at: tuple[str, str]) -> GridCell | None:
+        if (value := values.get(at)) is None:
+            return None
+        colour = "c1" if shares else "c5" if (value > 0) == worse_above else "c3"
+        return GridCell(form(value), abs(value) / most, colour, (notes or {}).get(at, ""))
+
+    shown = [(row, [cell((column, row)) for column in columns]) for row in rows]
+    return GridChart(title, columns, shown, f"{names[0]} across, {names[1]} down")
+
+
+def _roc(found: Sequence[Detector], early: bool) -> LineChart:
     """Draw caught against false alarms for each alarm, of whole runs or until the onset."""
-    shown = []
-    drawn = [detector for detector in found if detector.series.threshold is None]
-    for place, detector in enumerate(drawn):
-        colour, dashed = style_of(place)
-        auc = detector.early_auc if early else detector.auc
-        points = detector.early_roc if early else detector.roc
-        shown.append(PlotCurve(f"{detector.series.title}, {auc:.2f}", colour, points, dashed))
+    shown: list[Series] = []
+    for detector in found:
+        if detector.series.threshold is None:
+            colour, dashed = _style(len(shown))
+            auc = detector.early_auc if early else detector.auc
+            course = detector.early_roc if early else detector.roc
+            shown.append(Series(f"{detector.series.title}, {auc:.2f}", colour, course, dashed))
     title = "A warning: seen until the onset" if early else "An audit: seen to the end"
-    return curves(title, shown, "control runs that alarm", short_percent, square=True)
+    chart = _curves(title, shown, "control runs that alarm", short_percent)
+    return replace(chart, high=1.0, x_span=(0.0, 1.0), guides=(((0.0, 0.0), (1.0, 1.0)),))
 
 
 def keep(analysis: Analysis, out: Path, folder: Path) -> list[str]:
@@ -307,21 +338,19 @@ def keep(analysis: Analysis, out: Path, folder: Path) -> list[str]:
     return left_out
 
 
-def _files(analysis: Analysis) -> Iterable[tuple[str, Sequence[Plot]]]:
+def _files(analysis: Analysis) -> Iterable[tuple[str, Sequence[ChartDrawing]]]:
     for group, charts in plots_of(analysis).items():
-        drawn = {name: chart for name, chart in charts.items() if chart is not None}
+        drawn = {name: found for name, chart in charts.items() if (found := draw(chart))}
         if group in _JOINED and drawn:
             yield group, [*drawn.values()]
         elif group != "learning_others":
-            for name, chart in drawn.items():
-                yield re.sub(r"\W+", "_", f"{group} {name}"), [chart]
+            for name, drawing in drawn.items():
+                yield re.sub(r"\W+", "_", f"{group} {name}"), [drawing]
 
 
-def _picture(charts: Sequence[Plot]) -> str:
+def _picture(drawings: Sequence[ChartDrawing]) -> str:
     key: dict[tuple[str, str], None] = {}
-    for chart in charts:
-        for classes, name in chart.key:
-            colour, *dashed = classes.split()
-            key[colour, f"{name} (dashed)" if dashed else name] = None
-    panels = [ChartPanel(chart.title, chart.drawn) for chart in charts]
-    return picture(panels, [*key], min(3, len(panels)))
+    for classes, name in (entry for drawing in drawings for entry in drawing.key):
+        colour, *dashed = classes.split()
+        key[colour, f"{name} (dashed)" if dashed else name] = None
+    return picture(drawings, [*key], min(3, len(drawings)))

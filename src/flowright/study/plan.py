@@ -14,11 +14,10 @@ from flowright.config.run import PlanServerSection
 from flowright.core.errors import ConfigError, UserError
 from flowright.core.formatting import amount, duration
 from flowright.environments.registry import load_config
-from flowright.study.arm_comparison import claim_values
+from flowright.study.arm_comparison import claim_values, least_effect, least_p
 from flowright.study.cells import StudyCell, StudyRun
 from flowright.study.collect import Collected
 from flowright.study.config import ClaimSection, GpuSection, StudyConfig
-from flowright.study.inference import least_effect, least_p
 from flowright.study.study_records import StudyJournal, is_finished
 
 JUDGE_SERVICE = "judge_service"

@@ -6,12 +6,18 @@ from statistics import median as middle
 
 from flowright.core.formatting import NOTHING, Form, format_value, percent, plain, points
 from flowright.core.statistics import Estimate
-from flowright.study.arm_comparison import CellSummary, ClaimOutcome, outcomes, summaries, values_of
+from flowright.study.arm_comparison import (
+    CellSummary,
+    ClaimOutcome,
+    median,
+    outcomes,
+    summaries,
+    values_of,
+)
 from flowright.study.cells import StudyCell
 from flowright.study.collect import Collected
 from flowright.study.config import MEASURES, StudyConfig
 from flowright.study.detectors import Detector, Remedy, detectors, remedies
-from flowright.study.inference import median
 
 SUMMARISED = (
     *("final_gold", "final_proxy", "final_gap", "gold_area", "exploitation", "max_share"),

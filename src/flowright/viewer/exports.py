@@ -15,26 +15,24 @@ from flowright import __version__
 from flowright.core.errors import RunError, UserError
 from flowright.core.files import check_writable, write_text
 from flowright.core.formatting import Record, is_number, object_of, objects_in
-from flowright.runs.run_files import rollouts_path
+from flowright.runs.run_files import parse_record, read_lines, rollouts_path
 from flowright.viewer.attempt_page import attempt_body
 from flowright.viewer.attempts_page import attempts_table
 from flowright.viewer.group_page import group_body
 from flowright.viewer.layout import Links, notes_of, page_file, viewer_page
-from flowright.viewer.monitoring.snapshot import Snapshot
 from flowright.viewer.rendering.markup import Child, el
 from flowright.viewer.rollout_records import (
     NONE,
     Combination,
     all_calls,
     escape_surrogates,
-    parse_record,
-    read_lines,
 )
 from flowright.viewer.run_list import RunList, ViewedRun
 from flowright.viewer.run_page import run_body
 from flowright.viewer.runs_page import runs_body
 from flowright.viewer.search import Attempt, AttemptSearch
 from flowright.viewer.selection import Filter, merge_query
+from flowright.viewer.snapshot import Snapshot
 
 MOST_HELD = 20_000
 """Attempts of one parquet file or log, which are made in memory; JSON Lines have no limit."""

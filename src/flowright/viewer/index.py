@@ -18,28 +18,21 @@ from pathlib import Path
 from typing import Any, Self
 
 from flowright.core.errors import UserError
+from flowright.runs.run_files import parse_record, read_lines
 from flowright.viewer.rollout_records import (
     Combination,
-    IndexEntry,
     StepFile,
     index_entry,
-    parse_record,
-    read_lines,
     step_files,
 )
 
 NAME = "viewer.sqlite"
-VERSION = 4
+VERSION = 5
 """Version of the tables; an index of another version is made anew."""
-STEP_BITS, GENERATION_BITS = 28, 20
-GENERATIONS = 1 << (STEP_BITS - GENERATION_BITS)
-MOST_LINES = 1 << GENERATION_BITS
+STEP_BITS = 28
+MOST_LINES = 1 << STEP_BITS
 """Rollouts of one step that ids have room for."""
 _CACHE_KIB = 65_536
-
-
-class _NoIdsLeft(Exception):
-    """A step was replaced as often as ids have room for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +48,22 @@ class Progress:
 
 
 def index_path(run: Path) -> Path:
-    """Place the index beside the run or, where that cannot be written, in the user's cache."""
+    """Place the index beside the run or, where that cannot be written or something else than a file
+    has its name, in the user's cache."""
     beside = run / NAME
-    if os.access(beside if beside.exists() else run, os.W_OK) and os.access(run, os.W_OK):
+    there = [path for path in files_of(beside) if os.path.lexists(path)]
+    if os.access(run, os.W_OK) and all(
+        path.is_file() and not path.is_symlink() and os.access(path, os.W_OK) for path in there
+    ):
         return beside
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     name = hashlib.sha256(str(run.resolve()).encode()).hexdigest()[:16]
     return root / "flowright" / "viewer" / f"{name}.sqlite"
 
 
-def first_id(step: int, generation: int = 0) -> int:
+def first_id(step: int) -> int:
     """The least id of a step's attempts."""
-    return (step << STEP_BITS) + (generation << GENERATION_BITS)
+    return step << STEP_BITS
 
 
 def step_of(number: int) -> int:
@@ -87,9 +84,6 @@ class Indexer:
         where nothing is new. Raises UserError where the index cannot be written."""
         try:
             yield from self._update()
-        except _NoIdsLeft:
-            forget(self.path)
-            yield from self._update()
         except sqlite3.DatabaseError as error:
             damaged = any(text in str(error) for text in ("no such", "malformed", "disk image"))
             if isinstance(error, sqlite3.OperationalError) and not damaged:
@@ -100,12 +94,10 @@ class Indexer:
     def _update(self) -> Iterator[Progress]:
         with closing(self._open()) as base:
             there = step_files(self.run)
-            steps = {file.step for file in there}
-            gone = [step for (step,) in base.execute("SELECT step FROM files") if step not in steps]
-            if gone:
-                with _transaction(base):
-                    for step in gone:
-                        _forget_step(base, step)
+            now = {(file.step, file.size, file.mtime_ns) for file in there}
+            if not now.issuperset(base.execute("SELECT step, size, mtime_ns FROM files")):
+                with _transaction(base):  # words of replaced attempts cannot be taken out alone
+                    _clear(base)
             for file in reversed(there):
                 if not _is_indexed(base, file):
                     try:
@@ -139,9 +131,7 @@ class Indexer:
 
     def _index(self, base: sqlite3.Connection, file: StepFile) -> None:
         """Index one step, within a transaction."""
-        generation = _next_generation(base, file.step)
-        _forget_step(base, file.step)
-        first, unread, cut, count = first_id(file.step, generation), 0, 0, 0
+        first, unread, cut, count = first_id(file.step), 0, 0, 0
         attempts: list[tuple[object, ...]] = []
         counts: Counter[int] = Counter()
         uses: Counter[int] = Counter()
@@ -153,19 +143,20 @@ class Indexer:
             entry, number = index_entry(record), first + count
             combination = self._id(base, "combinations", json.dumps(astuple(entry.combination)))
             operators = self._id(base, "operators", entry.operators)
+            task = self._id(base, "tasks", entry.task, title=entry.title)
             counts[combination] += 1
             uses[operators] += 1
             attempts.append(
                 (
-                    *(number, entry.group, entry.index, self._task(base, entry), combination),
+                    *(number, entry.group, entry.index, task, combination),
                     *(operators, entry.reward, entry.advantage, entry.tokens, entry.llm_tokens),
                     *(entry.calls, entry.seconds, entry.program, line.start, len(line.data)),
                 )
             )
             base.execute("INSERT INTO notes VALUES (?, ?)", (number, entry.note))
-            columns = "rowid, workflow, prompts, replies, reasons"
+            columns = "rowid, problem, workflow, prompts, replies, reasons"
             base.execute(
-                f"INSERT INTO texts ({columns}) VALUES ({_marks(5)})", (number, *entry.texts)
+                f"INSERT INTO texts ({columns}) VALUES ({_marks(6)})", (number, *entry.texts)
             )
             cut += entry.cut
             count += 1
@@ -176,26 +167,14 @@ class Indexer:
         kept = (file.step, file.size, file.mtime_ns, count, unread, cut)
         base.execute(f"INSERT INTO files VALUES ({_marks(len(kept))})", kept)
 
-    def _id(self, base: sqlite3.Connection, table: str, name: str) -> int:
+    def _id(self, base: sqlite3.Connection, table: str, name: str, **more: str) -> int:
         """The number of a name in a table, which is entered where it is new."""
         if (table, name) not in self._known:
-            base.execute(f"INSERT OR IGNORE INTO {table} (name) VALUES (?)", (name,))
+            columns = f"({', '.join(('name', *more))}) VALUES ({_marks(1 + len(more))})"
+            base.execute(f"INSERT OR IGNORE INTO {table} {columns}", (name, *more.values()))
             query = f"SELECT id FROM {table} WHERE name = ?"
             self._known[table, name] = _one(base, query, (name,))
         return self._known[table, name]
-
-    def _task(self, base: sqlite3.Connection, entry: IndexEntry) -> int:
-        """The task's number; its problem is entered once, however many attempts there are."""
-        new = ("tasks", entry.task) not in self._known
-        number = self._id(base, "tasks", entry.task)
-        if new:
-            changed = base.execute(
-                "UPDATE tasks SET title = ? WHERE id = ? AND title IS NULL", (entry.title, number)
-            )
-            if changed.rowcount:
-                text = f"{entry.task}\n{entry.problem}"
-                base.execute("INSERT INTO problems (rowid, problem) VALUES (?, ?)", (number, text))
-        return number
 
 
 def progress_of(base: sqlite3.Connection, of_steps: int) -> Progress:
@@ -207,8 +186,13 @@ def progress_of(base: sqlite3.Connection, of_steps: int) -> Progress:
 
 def forget(path: Path) -> None:
     """Remove an index and what SQLite keeps beside it."""
-    for suffix in ("", "-wal", "-shm", "-journal"):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    for each in files_of(path):
+        each.unlink(missing_ok=True)
+
+
+def files_of(path: Path) -> list[Path]:
+    """List an index and what SQLite keeps beside it, present or not."""
+    return [path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm", "-journal")]
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -255,24 +239,12 @@ def _is_indexed(base: sqlite3.Connection, file: StepFile) -> bool:
     return row == (file.size, file.mtime_ns)
 
 
-def _next_generation(base: sqlite3.Connection, step: int) -> int:
-    """A number that no attempts of this step had, forgotten ones included: their words are still
-    there. Raises _NoIdsLeft."""
-    row = base.execute("SELECT next FROM generations WHERE step = ?", (step,)).fetchone()
-    generation = int(row[0]) if row else 0
-    if generation == GENERATIONS:
-        raise _NoIdsLeft
-    base.execute("INSERT OR REPLACE INTO generations VALUES (?, ?)", (step, generation + 1))
-    return generation
-
-
-def _forget_step(base: sqlite3.Connection, step: int) -> None:
-    """Forget all of a step but its words, which no query for existing attempts can reach."""
-    between = (first_id(step), first_id(step + 1))
-    for table in ("attempts", "notes"):
-        base.execute(f"DELETE FROM {table} WHERE id >= ? AND id < ?", between)
-    for table in ("counts", "uses", "files"):
-        base.execute(f"DELETE FROM {table} WHERE step = ?", (step,))
+def _clear(base: sqlite3.Connection) -> None:
+    """Forget everything, as a resume replaced steps; the next steps are entered anew."""
+    tables = ("attempts", "notes", "counts", "uses", "files", "combinations", "operators", "tasks")
+    for table in tables:
+        base.execute(f"DELETE FROM {table}")
+    base.execute("INSERT INTO texts (texts) VALUES ('delete-all')")
 
 
 def _marks(count: int) -> str:
@@ -337,7 +309,7 @@ class IndexReader:
         """Name and title of tasks, by number."""
         listed = ", ".join(map(str, numbers))
         rows = self.rows(f"SELECT id, name, title FROM tasks WHERE id IN ({listed})")
-        return {number: (name, title or "") for number, name, title in rows}
+        return {number: (name, title) for number, name, title in rows}
 
     def notes(self, ids: Collection[int]) -> dict[int, str]:
         """The outcomes of attempts in a line, by id."""

@@ -1,11 +1,11 @@
-"""Rollout records in a run's files, and what the index keeps of each.
+"""Rollout records in a run's files, what the index keeps of each, and the facts that every screen
+shows of it.
 
 Reading is forgiving where a file may be half written or half copied: whole lines are read, the
 others counted. Records of any environment will do: a missing value is None, or "-" among names.
 """
 
 import hashlib
-import json
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,24 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import zstandard
-from pydantic_core import from_json
 
 from flowright.core.errors import Blame, UserError
-from flowright.core.formatting import Record, is_number, object_of, objects_in
+from flowright.core.formatting import Record, duration, is_number, object_of, objects_in
+from flowright.core.report import Fact
 from flowright.core.untrusted import one_line
-from flowright.runs.run_files import rollout_steps, rollouts_path
+from flowright.runs.run_files import parse_record, rollout_steps, rollouts_path, unpacked
 
-_CHUNK = 1 << 20
 MOST_STEPS = 1 << 34
 """Steps that an attempt's id has room for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A whole line of a step's file: its first byte and its bytes, as they are decompressed."""
-
-    start: int
-    data: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,40 +49,13 @@ def step_files(run: Path) -> list[StepFile]:
     return found
 
 
-def read_lines(path: Path) -> Iterator[Line]:
-    """All lines of a file, in order; a last one without its end is among them, for the reader to
-    try. Stops where the compressed data break off."""
-    start, held = 0, bytearray()
-    for chunk in _chunks(path):
-        held += chunk
-        *whole, rest = bytes(held).split(b"\n") if b"\n" in chunk else (bytes(held),)
-        for data in whole:
-            yield Line(start, data)
-            start += len(data) + 1
-        held = bytearray(rest)
-    if held:
-        yield Line(start, bytes(held))
-
-
-def parse_record(data: bytes) -> dict[str, Any] | None:
-    """The record of a line, None where it is none: cut off, or no object."""
-    try:
-        record = from_json(data, cache_strings="keys")
-    except ValueError:
-        try:  # half of a surrogate pair, say, which the quick reader refuses
-            record = json.loads(data)
-        except (ValueError, RecursionError):
-            return None
-    return record if isinstance(record, dict) else None
-
-
 def record_at(run: Path, step: int, start: int, size: int) -> dict[str, Any]:
     """One record by its place. Raises UserError where it is not there any more."""
     path = rollouts_path(run, step)
     try:
         data = _part(path, start, size)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    except (OSError, zstandard.ZstdError) as error:
+        raise UserError(f"{path}: cannot be read ({error})") from None
     record = parse_record(data)
     if record is None:
         raise UserError(f"{path}: no record there any more; the index will be brought up to date")
@@ -100,25 +64,13 @@ def record_at(run: Path, step: int, start: int, size: int) -> dict[str, Any]:
 
 def _part(path: Path, start: int, size: int) -> bytes:
     at, parts = 0, []
-    for chunk in _chunks(path):
+    for chunk in unpacked(path):
         if at + len(chunk) > start:
             parts.append(chunk[max(0, start - at) : start + size - at])
         at += len(chunk)
         if at >= start + size:
             break
     return b"".join(parts)
-
-
-def _chunks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as reader:
-        while True:
-            try:
-                chunk = reader.read(_CHUNK)
-            except zstandard.ZstdError:  # what follows is damaged
-                return
-            if not chunk:
-                return
-            yield chunk
 
 
 NONE = "-"
@@ -149,14 +101,14 @@ class Combination:
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
     """The indexed properties of an attempt. ``program`` is a hash of what the policy wrote;
-    ``note`` is the outcome in a line; ``texts`` are searched: workflow, prompts, replies, reasons;
+    ``note`` is the outcome in a line; ``texts`` are searched: the problem with its name, workflow,
+    prompts, replies, reasons;
     ``cut``: one of them is longer than what is searched of it."""
 
     group: int
     index: int
     task: str
     title: str
-    problem: str
     combination: Combination
     operators: str
     reward: float | None
@@ -179,13 +131,13 @@ def index_entry(record: Record) -> IndexEntry:
     operators = {
         _name(c.get("operator")).replace(",", ";") for c in objects_in(execution.get("trace"))
     }
-    texts = _texts(record, problem)
+    name = escape_surrogates(task.get("id") or NONE)[:500]
+    texts = [f"{name}\n{problem}", *_texts(record, problem)]
     return IndexEntry(
         group=_whole(record.get("group")) or 0,
         index=_whole(record.get("index")) or 0,
-        task=escape_surrogates(task.get("id") or NONE)[:500],
+        task=name,
         title=one_line(problem, TITLE),
-        problem=problem[:LONGEST],
         combination=combination_of(record),
         operators=",".join(sorted(operators)) or NONE,
         reward=_number(object_of(record, "reward").get("value")),
@@ -324,3 +276,77 @@ def _whole(value: object) -> int | None:
 
 def _hash(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
+
+
+# --- the facts of a record ------------------------------------------------------------------------
+
+
+def reward_of(rollout: Record) -> float | None:
+    """The reward, None where the attempt was not scored (law 1)."""
+    value = object_of(rollout, "reward").get("value")
+    return float(value) if is_number(value) else None
+
+
+def record_facts(record: Record) -> list[Fact]:
+    """Reward, failure, the judge's verdict and gold's, and their difference."""
+    found = [Fact("Reward", reward_arithmetic(record))]
+    failure, verdict, gold = (object_of(record, key) for key in ("failure", "verdict", "gold"))
+    if failure:
+        whose = "ours" if failure.get("blame") == "infrastructure" else "the policy's"
+        line = f", line {failure['line']}" if failure.get("line") else ""
+        message = failure.get("message") or ""
+        found.append(Fact("Failed", f"{failure.get('reason')} ({whose}{line}): {message}"))
+    if verdict:
+        found.append(verdict_fact("Judge", verdict))
+    if gold:
+        both = (gold.get("correct"), verdict.get("correct"))
+        differs = None not in both and both[0] != both[1]
+        text = f"{_finding(gold, 'no check')} by {gold.get('method')}"
+        alarm = "differs from the judge" if differs else ""
+        found.append(Fact("Gold", text, str(gold.get("detail") or ""), alarm))
+        if gold.get("evidence") not in (None, "", gold.get("detail")):
+            found.append(Fact("Evidence", str(gold["evidence"])))
+    return found
+
+
+def verdict_fact(name: str, verdict: Record) -> Fact:
+    """A verdict with its judge and cost; the reason as its detail."""
+    text = _finding(verdict, str(verdict.get("status")))
+    if is_number(verdict.get("score")):
+        text += f", score {verdict['score']:g}"
+    attempts, usage = verdict.get("attempts"), object_of(verdict, "usage")
+    how = [str(verdict[key]) for key in ("judge", "source") if verdict.get(key)]
+    how.append("1 attempt" if attempts == 1 else f"{attempts} attempts")
+    if is_number(verdict.get("seconds")) and verdict["seconds"]:
+        how.append(duration(verdict["seconds"]))
+    tokens = [n for key in ("prompt_tokens", "completion_tokens") if is_number(n := usage.get(key))]
+    if len(tokens) == 2 and any(tokens):
+        how.append(f"{tokens[0]:,} tokens in, {tokens[1]:,} out")
+    parts = object_of(verdict, "parts").items()
+    how += [f"{part} {value:.2f}" for part, value in parts if is_number(value)]
+    return Fact(name, f"{text} ({', '.join(how)})", str(verdict.get("reason") or ""))
+
+
+def _finding(opinion: Record, otherwise: str) -> str:
+    correct = opinion.get("correct")
+    return otherwise if correct is None else "right" if correct else "wrong"
+
+
+def reward_arithmetic(record: Record) -> str:
+    """``right 1.00 - cost 0.04 = 0.96``, with the advantage; a sentence where there is no
+    reward."""
+    value = reward_of(record)
+    if value is None:
+        return "no reward: our failure, the attempt left its group's statistics"
+    known = object_of(object_of(record, "reward"), "parts")
+    parts = [(name, part) for name, part in known.items() if is_number(part)]
+    parts = [(name, part) for name, part in parts if part] or parts[:1]  # zeros add nothing
+    text = f"{value:.2f}"
+    if parts:
+        first, *rest = parts
+        terms = [f"{first[0]} {first[1]:.2f}"]
+        terms += [f"{'-' if part < 0 else '+'} {name} {abs(part):.2f}" for name, part in rest]
+        adds_up = abs(sum(part for _, part in parts) - value) < 5e-3
+        text = f"{' '.join(terms)} = {text}" if adds_up else f"{text} (of {' '.join(terms)})"
+    advantage = record.get("advantage")
+    return text if not is_number(advantage) else f"{text}; advantage {advantage:+.2f}"

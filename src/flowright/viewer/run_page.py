@@ -13,15 +13,15 @@ from flowright.core.report import (
     ReportTable,
     Spark,
 )
+from flowright.viewer import sections, trust
+from flowright.viewer.before_after import evaluation_section
 from flowright.viewer.layout import Links, link
-from flowright.viewer.monitoring import sections, trust
-from flowright.viewer.monitoring.before_after import evaluation_section
-from flowright.viewer.monitoring.report import chips, configuration, status_chip
-from flowright.viewer.monitoring.snapshot import Snapshot, edge, last, some_steps, trend
 from flowright.viewer.rendering.markup import Html, el, section
 from flowright.viewer.rendering.report import section_html, tiles_html
 from flowright.viewer.rollout_records import NONE
+from flowright.viewer.run_report import chips, configuration, status_chip
 from flowright.viewer.search import AttemptCounts, AttemptSearch, count_attempts, operators_by_step
+from flowright.viewer.snapshot import Snapshot, edge, last, some_steps, trend
 
 AGREEMENT_ALARM, UNSCORED_ALARM, VALID_ALARM = 0.8, 0.01, 0.9
 

@@ -1,13 +1,10 @@
 -- The index of a run's rollouts. It can be deleted at any time: everything in it comes from the run.
--- An attempt's id is (step << 28) + (generation << 20) + its line in the step's file, so that ids
--- ascend as steps do and a step that was replaced has other ids than before.
+-- An attempt's id is (step << 28) + its number in the step's file, so that ids ascend as steps do.
 CREATE TABLE files (
   step INTEGER PRIMARY KEY, size INTEGER NOT NULL,
   mtime_ns INTEGER NOT NULL, attempts INTEGER NOT NULL, unread INTEGER NOT NULL,
   cut INTEGER NOT NULL
 );
--- The generation that a step gets next; it outlives the step's row in files.
-CREATE TABLE generations (step INTEGER PRIMARY KEY, next INTEGER NOT NULL);
 -- A combination's name is its values as a JSON list, a set of operators' their names with commas.
 CREATE TABLE combinations (
   id INTEGER PRIMARY KEY, name TEXT UNIQUE, attempts INTEGER NOT NULL DEFAULT 0
@@ -40,15 +37,9 @@ CREATE TABLE uses (
 CREATE TRIGGER counted AFTER INSERT ON counts BEGIN
   UPDATE combinations SET attempts = attempts + NEW.attempts WHERE id = NEW.combination;
 END;
-CREATE TRIGGER counted_out AFTER DELETE ON counts BEGIN
-  UPDATE combinations SET attempts = attempts - OLD.attempts WHERE id = OLD.combination;
-END;
 CREATE TRIGGER used AFTER INSERT ON uses BEGIN
   UPDATE operators SET attempts = attempts + NEW.attempts WHERE id = NEW.operators;
 END;
-CREATE TRIGGER used_no_more AFTER DELETE ON uses BEGIN
-  UPDATE operators SET attempts = attempts - OLD.attempts WHERE id = OLD.operators;
-END;
 -- Words only: the texts themselves stay in the run.
-CREATE VIRTUAL TABLE texts USING fts5 (workflow, prompts, replies, reasons, content='');
-CREATE VIRTUAL TABLE problems USING fts5 (problem, content='');
+CREATE VIRTUAL TABLE texts
+USING fts5 (problem, workflow, prompts, replies, reasons, content='');

@@ -11,7 +11,7 @@ from itertools import islice
 from flowright.core.formatting import Point
 from flowright.viewer.index import IndexReader, first_id, step_of
 from flowright.viewer.rollout_records import NONE, Combination
-from flowright.viewer.selection import Filter, SqlSelection, sql_selections
+from flowright.viewer.selection import Filter, sql_selection
 
 PAGE = 50
 MOST_COUNTED = 10_000
@@ -65,7 +65,7 @@ class AttemptSearch(IndexReader):
 
     def attempts(self, where: str, values: Sequence[object]) -> list[Attempt]:
         """The attempts of a condition in SQL, which must not be a reader's text."""
-        query = f"SELECT {_COLUMNS} FROM attempts a WHERE {where}"
+        query = f"SELECT {_COLUMNS} FROM attempts a {where}"
         return [Attempt(*row) for row in self.rows(query, values)]
 
     def at(self, step: int, group: int, index: int) -> Attempt | None:
@@ -75,7 +75,9 @@ class AttemptSearch(IndexReader):
     def group(self, step: int, group: int) -> list[Attempt]:
         """All attempts of a group, in the order of their numbers."""
         between = (first_id(step), first_id(step + 1), group)
-        return self.attempts("a.id >= ? AND a.id < ? AND a.grp = ? ORDER BY a.idx, a.id", between)
+        return self.attempts(
+            "WHERE a.id >= ? AND a.id < ? AND a.grp = ? ORDER BY a.idx, a.id", between
+        )
 
     def about(self, attempt: Attempt) -> Combination:
         """Look up the combination of an attempt."""
@@ -100,14 +102,13 @@ class AttemptSearch(IndexReader):
         if not chosen.values:
             ((count,),) = self.rows("SELECT coalesce(sum(attempts), 0) FROM files") or [(0,)]
             return count, False
-        ids: set[int] = set()
-        for where in sql_selections(self, chosen):
-            query = f"SELECT a.id FROM {where.source} {where.sql(*where.joined)} LIMIT ?"
-            values = [*where.values, *where.join_values, MOST_COUNTED + 1]
-            ids.update(number for (number,) in self.rows(query, values))
-            if len(ids) > MOST_COUNTED:
-                return MOST_COUNTED, True
-        return len(ids), False
+        where = sql_selection(self, chosen)
+        if where is None:
+            return 0, False
+        source, values = where.counted()
+        some = f"SELECT 1 FROM {source} LIMIT {MOST_COUNTED + 1}"
+        ((count,),) = self.rows(f"SELECT count(*) FROM ({some})", values) or [(0,)]
+        return min(count, MOST_COUNTED), count > MOST_COUNTED
 
     def each(self, chosen: Filter, most: int | None = None) -> Iterator[Attempt]:
         """All attempts of a selection, or the first ``most``, in its order."""
@@ -129,34 +130,12 @@ class AttemptSearch(IndexReader):
         count: int,
         nulls_first: bool = False,
     ) -> list[Attempt]:
-        """The first attempts behind a key, in order; a search has two ways to be in a selection."""
-        column, found = _column(chosen), dict[int, Attempt]()
-        ways = sql_selections(self, chosen)
-        for where in ways:
-            for attempt in self._sorted(where, column, down, key, count, nulls_first):
-                found[attempt.id] = attempt
-        if len(ways) < 2:
-            return list(found.values())
-        sign = -1 if down else 1
-
-        def order(attempt: Attempt) -> tuple[bool, float, int]:
-            value = getattr(attempt, column)
-            if value is None:
-                return (not nulls_first, 0.0, sign * attempt.id)
-            return (nulls_first, sign * value, sign * attempt.id)
-
-        return sorted(found.values(), key=order)[:count]
-
-    def _sorted(
-        self,
-        where: SqlSelection,
-        column: str,
-        down: bool,
-        key: tuple[float | None, int] | None,
-        count: int,
-        nulls_first: bool,
-    ) -> Iterator[Attempt]:
-        """Attempts by a column and their id behind a key; those without a value come last."""
+        """The first attempts behind a key, by the column of the order and their id; those without
+        a value come last."""
+        where, column = sql_selection(self, chosen), _column(chosen)
+        if where is None:
+            return []
+        found: list[Attempt] = []
         beyond, order = ("<", "DESC") if down else (">", "ASC")
         by_id, behind_id = f"a.id {order}", f"a.id {beyond} ?"
         # A group of attempts: its condition, its order, and the condition of those behind a key.
@@ -170,13 +149,13 @@ class AttemptSearch(IndexReader):
             groups = groups[1:]
         for condition, ordered, behind in groups:
             values = [] if key is None else [*key] if behind.startswith("(") else [key[1]]
-            conditions = where.sql(*where.looked, condition, *([behind] if key else []))
-            query = f"SELECT {_COLUMNS} FROM attempts a {conditions} ORDER BY {ordered} LIMIT ?"
-            rows = self.rows(query, [*where.values, *where.look_values, *values, count])
-            yield from (Attempt(*row) for row in rows)
-            key, count = None, count - len(rows)
-            if count <= 0:
-                return
+            conditions, limits = where.listed(condition, *([behind] if key else []))
+            query = f"{conditions} ORDER BY {ordered} LIMIT ?"
+            found += self.attempts(query, [*limits, *values, count - len(found)])
+            key = None
+            if len(found) >= count:
+                break
+        return found
 
 
 def _column(chosen: Filter) -> str:

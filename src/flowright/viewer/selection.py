@@ -5,7 +5,7 @@ What cannot be read of an address is reported, and the rest holds.
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from urllib.parse import urlencode
 
@@ -23,8 +23,8 @@ AGAINST = {
     "too_strict": (("wrong", "right"),),
 }
 """Judge against gold: pairs (judge, gold)."""
-COLUMNS = ("workflow", "prompts", "replies", "reasons")
-PLACES = ("problem", *COLUMNS)
+PLACES = ("problem", "workflow", "prompts", "replies", "reasons")
+"""Texts that are searched."""
 SORTS = ("step", *MEASURES)
 _ALL = frozenset({*NAMED, *MEASURES, "step", "against", "repair", "operator", "task", "q", "in"})
 _MORE = frozenset({"sort", "dir", "after"})
@@ -182,7 +182,6 @@ def step_ids(chosen: Range) -> tuple[int, int]:
     return first_id(bounded[0]), first_id(bounded[1])
 
 
-_FEW_TASKS = 40  # problems whose attempts are fetched and sorted
 _FEW = 20_000  # attempts that are fetched and sorted rather than looked for in the sort's order
 _NEARLY_ALL = 0.8
 """Share of the attempts: of 300,000 a match costs 0.4 microseconds to fetch, and to ask an attempt
@@ -191,62 +190,50 @@ whether it matches two words 1.7 milliseconds, which grows with their number."""
 
 @dataclass(frozen=True, slots=True)
 class SqlSelection:
-    """A selection as SQL. ``looked`` are conditions for reading attempts in an order, ``joined``
-    for counting them, out of ``source``."""
+    """A selection as SQL: its conditions on attempts and their values, and a search for words, or
+    none. ``nearly_all``: most attempts match the search."""
 
     conditions: tuple[str, ...]
     values: tuple[object, ...]
-    looked: tuple[str, ...] = ()
-    look_values: tuple[object, ...] = ()
-    source: str = "attempts a"
-    joined: tuple[str, ...] = ()
-    join_values: tuple[object, ...] = ()
+    words: str = ""
+    nearly_all: bool = False
 
-    def sql(self, *more: str) -> str:
-        conditions = [*self.conditions, *more]
-        return f"WHERE {' AND '.join(conditions)}" if conditions else ""
+    def listed(self, *more: str) -> tuple[str, list[object]]:
+        """Condition and values for reading attempts in an order. All that match are fetched; where
+        nearly all do, each is asked in the order of the page instead, which ends soon."""
+        matching = "a.id IN (SELECT rowid FROM texts WHERE texts MATCH ?)"
+        if self.nearly_all:
+            matching = "EXISTS (SELECT 1 FROM texts WHERE texts MATCH ? AND rowid = a.id)"
+        searched = ([matching], [self.words]) if self.words else ([], [])
+        conditions = [*self.conditions, *searched[0], *more]
+        return _where(conditions), [*self.values, *searched[1]]
+
+    def counted(self) -> tuple[str, list[object]]:
+        """Source with its condition, and values, for counting: a search goes through its
+        matches."""
+        if not self.words:
+            return f"attempts a {_where(self.conditions)}", [*self.values]
+        where = _where([*self.conditions, "texts MATCH ?"])
+        source = "texts CROSS JOIN attempts a ON a.id = texts.rowid"
+        return f"{source} {where}", [*self.values, self.words]
 
 
-def sql_selections(index: IndexReader, chosen: Filter) -> list[SqlSelection]:
-    """The ways to be in a selection, as SQL: a search finds words in an attempt's own texts or
-    in its problem. None where nothing can be in it."""
+def _where(conditions: Sequence[str]) -> str:
+    return f"WHERE {' AND '.join(conditions)}" if conditions else ""
+
+
+def sql_selection(index: IndexReader, chosen: Filter) -> SqlSelection | None:
+    """A selection as SQL; None where nothing can be in it."""
     plain = _plain(index, chosen.values)
     words = fts_query(chosen.values.get("q", ""))
     if plain is None or words is None:
-        return [plain] if plain is not None else []
-    place = chosen.values.get("in")
-    found: list[SqlSelection] = []
-    if place != "problem":
-        found.append(_in_texts(index, plain, f"{place} : ({words})" if place else words))
-    if place in (None, "problem"):
-        found.append(_in_problems(index, plain, words))
-    return found
-
-
-def _in_texts(index: IndexReader, plain: SqlSelection, words: str) -> SqlSelection:
-    """All that match are fetched; where nearly all do, each attempt is asked in the order of the
-    page instead, which ends soon. Counting goes through the matches."""
+        return plain
+    if place := chosen.values.get("in"):
+        words = f"{place} : ({words})"
     most = max(_FEW, int(_NEARLY_ALL * index.progress(0).attempts))
     some = f"SELECT 1 FROM texts WHERE texts MATCH ? LIMIT {most + 1}"
     ((count,),) = index.rows(f"SELECT count(*) FROM ({some})", (words,)) or [(0,)]
-    looked = "a.id IN (SELECT rowid FROM texts WHERE texts MATCH ?)"
-    if count > most:
-        looked = "EXISTS (SELECT 1 FROM texts WHERE texts MATCH ? AND rowid = a.id)"
-    return replace(
-        plain,
-        looked=(looked,),
-        look_values=(words,),
-        source="texts CROSS JOIN attempts a ON a.id = texts.rowid",
-        joined=("texts MATCH ?",),
-        join_values=(words,),
-    )
-
-
-def _in_problems(index: IndexReader, plain: SqlSelection, words: str) -> SqlSelection:
-    tasks = index.rows("SELECT rowid FROM problems WHERE problems MATCH ?", (words,))
-    listed = ", ".join(str(number) for (number,) in tasks)
-    condition = f"{'' if len(tasks) <= _FEW_TASKS else '+'}a.task IN ({listed})"
-    return replace(plain, looked=(condition,), joined=(condition,))
+    return replace(plain, words=words, nearly_all=count > most)
 
 
 def _plain(index: IndexReader, filters: Mapping[str, str]) -> SqlSelection | None:

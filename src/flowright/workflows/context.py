@@ -115,6 +115,7 @@ class CodeRunner(Protocol):
         entry_point: str | None,
         *,
         wall_seconds: float | None = None,
+        reference: str = "",
     ) -> TestReport: ...
 
 
@@ -128,6 +129,7 @@ class PublicTask:
     choices: tuple[tuple[str, str], ...]
     entry_point: str | None
     public_tests: tuple[str, ...]
+    is_program: bool
 
 
 @dataclass(slots=True)
@@ -158,7 +160,8 @@ class CallContext:
     @property
     def task(self) -> PublicTask:
         of = self.graded
-        return PublicTask(of.id, of.kind, of.problem, of.choices, of.entry_point, of.public_tests)
+        shown = (of.problem, of.choices, of.entry_point, of.public_tests, of.is_program)
+        return PublicTask(of.id, of.kind, *shown)
 
     async def ask(self, prompt: str) -> str:
         """Return the model's reply to ``prompt``, without its thinking.
@@ -239,10 +242,17 @@ class CallContext:
         loads = f"assert callable({task.entry_point})" if task.entry_point else "assert True"
         tests = task.public_tests or (loads,)
         whole = complete_solution(task, solution)
+        if task.is_program and not task.public_tests:  # it would wait for its input
+            whole = f"compile({whole!r}, 'main.py', 'exec')"
         longest = self.budget.limits.check_seconds
         async with self.budget.execution():
             report = await self.sandbox.check(
-                whole, task.test_setup, tests, task.entry_point, wall_seconds=longest
+                whole,
+                task.test_setup,
+                tests,
+                task.entry_point,
+                wall_seconds=longest,
+                reference=task.reference,
             )
         self.served_seconds += min(report.seconds, longest)
         shown = f"{report.count} of {len(report.results)} tests passed ({report.status})"

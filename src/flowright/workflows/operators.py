@@ -84,11 +84,12 @@ async def write_code(call: CallContext, problem: str, feedback: str = "") -> str
     earlier version."""
     task = call.task
     tests = "\n".join(task.public_tests)
+    asked = "a program that reads standard input" if task.is_program else "the function"
     prompt = fill(
         _WRITE_CODE,
-        function=f"the function `{task.entry_point}`" if task.entry_point else "the function",
+        function=f"the function `{task.entry_point}`" if task.entry_point else asked,
         problem=await _fenced(problem),
-        tests=await _block(tests, _WRITE_CODE_TESTS, "python"),
+        tests=await _block(tests, _WRITE_CODE_TESTS, "json" if task.is_program else "python"),
         feedback=await _block(feedback, _WRITE_CODE_FEEDBACK),
     )
     return await _code(await call.ask(prompt), task.entry_point)

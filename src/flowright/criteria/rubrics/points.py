@@ -3,8 +3,9 @@
 ``met`` has True, False, or None for an ungraded criterion, one for each item, in order.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
@@ -19,15 +20,24 @@ RESAMPLES = 1000
 Met = Sequence[bool | None]
 
 
-def points_share(items: Sequence[Item], met: Met) -> float | None:
-    """The points of the criteria that are met over all points above 0 that could be earned, of the
-    graded ones alone: at most 1, below 0 where penalties outweigh. None where no graded criterion
-    has points above 0. (HealthBench, arXiv 2505.08775, section 3; RuscaRL, arXiv 2508.16949.)"""
-    graded = [(item.points, yes) for item, yes in zip(items, met, strict=True) if yes is not None]
-    possible = sum(points for points, _ in graded if points > 0)
-    if possible == 0:
+_LEAST = Fraction(-(10**300))
+
+
+def earned_share(graded: Iterable[tuple[float, float]]) -> float | None:
+    """Return the points earned over all points above 0, from pairs of points and the share of them
+    that is earned: at most 1, below 0 where penalties outweigh. None without points above 0. Sums
+    are exact, for points of any size. (HealthBench, arXiv 2505.08775, section 3.)"""
+    pairs = [(Fraction(points), Fraction(share)) for points, share in graded]
+    possible = sum(points for points, _ in pairs if points > 0)
+    if not possible:
         return None
-    return sum(points for points, yes in graded if yes) / possible
+    return float(max(_LEAST, sum(points * share for points, share in pairs) / possible))
+
+
+def points_share(items: Sequence[Item], met: Met) -> float | None:
+    """:func:`earned_share` of the graded criteria alone (RuscaRL, arXiv 2508.16949)."""
+    pairs = zip(items, met, strict=True)
+    return earned_share((item.points, yes) for item, yes in pairs if yes is not None)
 
 
 def least_share(items: Sequence[Item]) -> float:
@@ -37,8 +47,8 @@ def least_share(items: Sequence[Item]) -> float:
 
 def ungraded_share(items: Sequence[Item], met: Met) -> float:
     """Return the ungraded share of a rubric, by absolute points."""
-    lost = [abs(item.points) for item, yes in zip(items, met, strict=True) if yes is None]
-    return sum(lost) / sum(abs(item.points) for item in items)
+    lost = zip((abs(item.points) for item in items), (yes is None for yes in met), strict=True)
+    return earned_share(lost) or 0.0
 
 
 @dataclass(frozen=True, slots=True)

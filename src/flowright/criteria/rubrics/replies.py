@@ -3,12 +3,11 @@
 Reading is strict: a verdict outside the format is no verdict, and never a "not met".
 """
 
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
 
+from flowright.llm.loose_json import read_object
 from flowright.llm.replies import strip_thinking
 
 _FENCED = re.compile(r"```(?:json)?[ \t]*\n(.*)\n[ \t]*```", re.DOTALL)
@@ -22,12 +21,11 @@ def read_presence(text: str, count: int) -> Mapping[int, bool]:
     leaves out, calls something else or names twice is missing, and all are in any other reply."""
     spoken = (strip_thinking(text[:_LONGEST]) or "").strip()
     fenced = _FENCED.fullmatch(spoken)
-    try:
-        pairs = json.loads(fenced[1] if fenced else spoken, object_pairs_hook=_Pairs)
-    except (ValueError, RecursionError):
+    spoken = fenced[1].strip() if fenced else spoken
+    found = read_object(spoken)
+    if found is None or found.end != len(spoken):
         return {}
-    if not isinstance(pairs, _Pairs):
-        return {}
+    pairs = found.pairs
     named = Counter(key for key, _ in pairs)
     numbers = {str(number): number for number in range(1, count + 1)}
     return {
@@ -35,10 +33,6 @@ def read_presence(text: str, count: int) -> Mapping[int, bool]:
         for key, value in pairs
         if key in numbers and named[key] == 1 and isinstance(value, str) and value in _PRESENCE
     }
-
-
-class _Pairs(list[tuple[str, Any]]):
-    """An object with all its pairs, equal keys included."""
 
 
 _SCORE = re.compile(r"\[\[([^\[\]\n]{0,40})\]\]")

@@ -1,4 +1,4 @@
-"""HumanEval and MBPP: write a function. Tests are Python source, not executed here.
+"""HumanEval and MBPP: write a function; tests of input and output. Nothing is executed here.
 
 Public tests may be shown to the policy, hidden ones may not; no test is both, and together they
 decide. For MBPP the first assert is public. For HumanEval the docstring's examples are, and the
@@ -6,30 +6,39 @@ official ``check`` is hidden less those of its asserts that are among them.
 """
 
 import ast
+import base64
+import contextlib
+import io
+import json
+import pickle
 import re
 import warnings
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NoReturn
 
 from flowright.core.errors import DataError
 from flowright.data.sources.rows import UpstreamRow, read_upstream
 from flowright.data.task import Problem
-from flowright.sandbox import parse_trusted
+from flowright.sandbox import IOTest, parse_trusted
 
-# Public tests that the official solution fails, because the docstring is wrong (47, 116, 148), or
-# AFlow's file is (41, 53), or because prose looks like an example (130). A workflow that sees them
-# would be misled.
+_LARGEST = 256 << 20  # bytes of one row's tests
+
+# Public tests by entry point that the official solution fails, because the docstring is wrong (47,
+# 116, 148), or AFlow's file is (41, 53), or because prose looks like an example (130). A workflow
+# that sees them would be misled.
 _WRONG = {
-    "HumanEval/41": ("(1) == 0", "(2) == 0", "(3) == 0", "(10) == 0"),
-    "HumanEval/47": ("([-10, 4, 6, 1000, 10, 20]) == 15.0",),
-    "HumanEval/53": ("([2, 3]) == 5", "([5, 7]) == 12"),
-    "HumanEval/116": (
+    "car_race_collision": ("(1) == 0", "(2) == 0", "(3) == 0", "(10) == 0"),
+    "median": ("([-10, 4, 6, 1000, 10, 20]) == 15.0",),
+    "add": ("([2, 3]) == 5", "([5, 7]) == 12"),
+    "sort_array": (
         "([1, 5, 2, 3, 4]) == [1, 2, 3, 4, 5]",
         "([-2, -3, -4, -5, -6]) == [-6, -5, -4, -3, -2]",
         "([1, 0, 2, 3, 4]) == [0, 1, 2, 3, 4]",
     ),
-    "HumanEval/130": ("(1) == 3", "(4) == 3"),
-    "HumanEval/148": ("('Earth', 'Mercury') == 'Venus'",),
+    "tri": ("(1) == 3", "(4) == 3"),
+    "bf": ("('Earth', 'Mercury') == 'Venus'",),
 }
 
 
@@ -41,7 +50,7 @@ def humaneval(row: UpstreamRow) -> Problem:
         given = [re.sub(r"\bcandidate\b", entry, test) for test in row.texts("public_tests")]
     else:
         given = docstring_examples(prompt, entry)
-    shown = [test for test in given if not _misleading(test, task_id, entry)]
+    shown = [test for test in given if not _misleading(test, entry)]
     public, check = _apart(tuple(dict.fromkeys(shown)), row, entry)
     return Problem(
         id=f"humaneval/{task_id.rpartition('/')[2]}",
@@ -150,6 +159,91 @@ def _mbpp(
     )
 
 
+def io_tests(row: UpstreamRow, value: object) -> tuple[list[str], str | None] | None:
+    """Return the tests of input and output that a field of APPS, TACO, PRIME, verl or LiveCodeBench
+    holds, in the form of a task, and the function that they call if they give arguments; None for
+    a value of another form.
+
+    Known are ``{"inputs": [...], "outputs": [...], "fn_name": ...}`` and lists of
+    ``{"input": ..., "output": ..., "testtype": ...}``, as objects, as JSON or as LiveCodeBench
+    packs its private ones. Raises DataError for inputs without outputs.
+    """
+    value = _unpacked(value)
+    function = None
+    if isinstance(value, dict) and isinstance(value.get("inputs"), list):
+        inputs, outputs = value["inputs"], value.get("outputs")
+        function = value.get("fn_name") or None
+    elif isinstance(value, list) and value and all(map(_is_case, value)):
+        inputs = [case["input"] for case in value]
+        outputs = [case["output"] for case in value]
+        if any(case.get("testtype") == "functional" for case in value):
+            metadata = _unpacked(row.values.get("metadata"))
+            function = metadata.get("func_name") if isinstance(metadata, dict) else None
+            function = function or next(
+                (case["fn_name"] for case in value if "fn_name" in case), None
+            )
+            if function is None:
+                raise row.error("functional tests, but metadata names no func_name")
+    else:
+        return None
+    if not isinstance(outputs, list) or len(inputs) != len(outputs) or not inputs:
+        raise row.error(f"{len(inputs)} inputs need as many outputs")
+    if function is None:
+        return [
+            str(IOTest(_joined(i), _joined(o))) for i, o in zip(inputs, outputs, strict=True)
+        ], None
+    arguments = [_arguments(row, given) for given in inputs]
+    results = [_json(row, output) if isinstance(output, str) else output for output in outputs]
+    if all(isinstance(result, list) and len(result) == 1 for result in outputs):
+        results = [result for (result,) in outputs]  # APPS puts each result into a list
+    tests = [str(IOTest(a, r)) for a, r in zip(arguments, results, strict=True)]
+    return tests, str(function)
+
+
+def _is_case(value: object) -> bool:
+    return isinstance(value, dict) and {"input", "output"} <= value.keys()
+
+
+class _Texts(pickle.Unpickler):
+    """Loads what needs no class, so that no code of the file's runs."""
+
+    def find_class(self, module: str, name: str) -> NoReturn:
+        raise pickle.UnpicklingError(f"{module}.{name} is no text")
+
+
+def _unpacked(value: object) -> Any:
+    """The value of JSON; of LiveCodeBench's, which is base64 of zlib of a pickled JSON, too. Any
+    other is returned as it is."""
+    if not isinstance(value, str):
+        return value
+    with contextlib.suppress(ValueError, RecursionError):
+        return json.loads(value)
+    with contextlib.suppress(ValueError, zlib.error, pickle.UnpicklingError, EOFError, IndexError):
+        packed = base64.b64decode(value, validate=True)
+        text = zlib.decompressobj().decompress(packed, _LARGEST)
+        return json.loads(_Texts(io.BytesIO(text)).load())
+    return value
+
+
+def _joined(value: object) -> str:
+    """Standard input or output; APPS has some as lists of lines."""
+    return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _arguments(row: UpstreamRow, given: object) -> list[Any]:
+    """The arguments of a call, a JSON value a line where they are a text."""
+    if isinstance(given, str):
+        return [_json(row, line) for line in given.split("\n") if line.strip()]
+    return given if isinstance(given, list) else [given]
+
+
+def _json(row: UpstreamRow, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise row.error(f"an argument or result is not JSON: {text[:60]!r}") from None
+
+
 def mbpp_description(task: Problem) -> str:
     """The words of an MBPP question, without its signature: what makes two of them the same."""
     return re.split(r"\n+(?=(?:import|from|def|class)\b)", task.question, maxsplit=1)[0]
@@ -161,8 +255,8 @@ def same_test(test: str) -> str:
     return ast.unparse(tree) if tree else " ".join(test.split())
 
 
-def _misleading(test: str, task_id: str, entry: str) -> bool:
-    wrong = [f"assert {entry}{rest}" for rest in _WRONG.get(task_id, ())]
+def _misleading(test: str, entry: str) -> bool:
+    wrong = [f"assert {entry}{rest}" for rest in _WRONG.get(entry, ())]
     return not parse_trusted(test) or same_test(test) in ("", *wrong)
 
 

@@ -5,11 +5,12 @@ The four forms, by their columns:
 
 - ``sft``: ``messages``;
 - ``bradley_terry``: ``chosen`` and ``rejected``, message lists or JSON strings of them; optional
-  ``margin``, ``strength``, ``tie``;
+  ``margin`` (0 or above, the lead of the chosen one in the source's own unit), ``strength``,
+  ``tie``; the row is a :class:`flowright.data.preferences.Pair` with the chosen answer first;
 - ``pointwise``: ``input``, ``output[0].answer`` with ``label.helpfulness``; further answers are
   not read (:func:`further_answers`);
 - ``pairwise``: ``input``, ``output[0].answer`` (A) and ``output[1].answer`` (B) with
-  ``label.preference``; the row is a :class:`flowright.data.preferences.Pair`.
+  ``label.preference``; the row is a pair, too.
 
 Nothing is repaired: text that is not text, an order of roles that no chat template takes, or a
 label off its scale make a row unusable.
@@ -53,46 +54,6 @@ class SftRow:
 
 
 @dataclass(frozen=True, slots=True)
-class PairRow:
-    """Two answers to a conversation that ends with the user, for the Bradley-Terry loss.
-
-    With a ``tie`` neither is better. ``margin`` (0 or above) is the lead of the chosen one, in the
-    source's own unit; None if it has none.
-    """
-
-    conversation: Conversation
-    chosen: str
-    rejected: str
-    tie: bool = False
-    margin: float | None = None
-    source: str = ""
-    id: str = ""
-
-    @classmethod
-    def of(cls, pair: Pair) -> "PairRow":
-        """A pair with its preferred answer as the chosen one."""
-        answers = (pair.first, pair.second)
-        chosen, rejected = answers[::-1] if pair.label == "second" else answers
-        tie = pair.label == "tie"
-        return cls(pair.conversation, chosen, rejected, tie, pair.strength, pair.source, pair.id)
-
-    @property
-    def pair(self) -> Pair:
-        """The pair with the chosen answer first. Its place reveals the label: see
-        :func:`flowright.environments.judging.synthetic.in_drawn_order`."""
-        label = "tie" if self.tie else "first"
-        return Pair(
-            id=self.id,
-            source=self.source,
-            conversation=self.conversation,
-            first=self.chosen,
-            second=self.rejected,
-            label=label,
-            strength=self.margin,
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class PointwiseRow:
     """One answer to a conversation that ends with the user, and its label from 0 to 4."""
 
@@ -106,7 +67,7 @@ class PointwiseRow:
 JudgedRow = PointwiseRow | Pair
 """Rows of a judge that writes its verdict."""
 
-Row = SftRow | PairRow | JudgedRow
+Row = SftRow | JudgedRow
 AnyRow = TypeVar("AnyRow", bound=Row)
 
 
@@ -163,7 +124,7 @@ def _sft(values: Mapping[str, Any], id: str, source: str) -> SftRow:
     return SftRow(turns_of(column(values, "messages"), "messages", "assistant"), source, id)
 
 
-def _bradley_terry(values: Mapping[str, Any], id: str, source: str) -> PairRow:
+def _bradley_terry(values: Mapping[str, Any], id: str, source: str) -> Pair:
     chosen, rejected = (
         turns_of(decoded(column(values, name), name), name, "assistant")
         for name in ("chosen", "rejected")
@@ -181,7 +142,8 @@ def _bradley_terry(values: Mapping[str, Any], id: str, source: str) -> PairRow:
     answers = chosen[-1].content, rejected[-1].content
     _require_difference(*answers, tie, "chosen and rejected")
     margin = strength if margin is None else margin
-    return PairRow(chosen[:-1], *answers, tie, margin, source, id)
+    label = "tie" if tie else "first"
+    return Pair(id, source, chosen[:-1], *answers, label, strength=margin)
 
 
 def _pointwise(values: Mapping[str, Any], id: str, source: str) -> PointwiseRow:
@@ -294,9 +256,14 @@ def _require_difference(one: str, other: str, tie: bool, called: str) -> None:
         raise UnusableRow(Fault.SAME_ANSWERS, f"{called} are the same answer, and it is no tie")
 
 
-def read_rows(paths: Sequence[Path], forms: Sequence[Form]) -> RowFile[Row]:
+def read_rows(
+    paths: Sequence[Path],
+    forms: Sequence[Form],
+    ordered: Callable[[Pair], Pair] = lambda pair: pair,
+) -> RowFile[Row]:
     """The rows of files in any of the forms; of several forms each row is of that which its columns
-    show. A row's id is its place, file:row.
+    show. A row's id is its place, file:row. ``ordered`` is applied to chosen and rejected answers,
+    whose places reveal the label.
 
     Raises DataError for files that cannot be read, all of them at once, and where no row is left.
     """
@@ -307,7 +274,7 @@ def read_rows(paths: Sequence[Path], forms: Sequence[Form]) -> RowFile[Row]:
         form = form_of(values, forms)
         row = typed(form, values, where, path.stem)
         unread += further_answers(form, values)
-        return row
+        return ordered(row) if form == "bradley_terry" and isinstance(row, Pair) else row
 
     found = read_row_files(paths, row_of, f"row of form {' or '.join(forms)}")
     return replace(found, report=replace(found.report, unread=unread))

@@ -17,17 +17,16 @@ trained, :mod:`flowright.judging.rules` rejects them.
 import random
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from itertools import combinations
-from typing import TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from flowright.data.preferences import SWAPPED, Conversation, Pair, Preferred, Turn
 from flowright.environments.judging.config import KnownRuleSection
 from flowright.environments.judging.rows import (
     TOP_LABEL,
     JudgedRow,
-    PairRow,
     PointwiseRow,
     conversation_key,
 )
@@ -45,24 +44,31 @@ _WHICH = "Which?"
 _NAMES: Mapping[Preferred, str] = {"first": "A", "second": "B", "tie": "neither"}
 _HELD_OUT = 0.2  # most of the prompts that held-out rows may have
 Asked = tuple[str, ...]
+Kind = Literal["pairs", "scores"]
 
 
-@dataclass(frozen=True, slots=True)
-class KnownRuleRows:
-    """Rows of one kind to train on and held out; no prompt is on both sides."""
+class KnownRows(NamedTuple):
+    """Rows of one kind."""
 
     train: tuple[JudgedRow, ...]
     held_out: tuple[JudgedRow, ...]
 
 
-def known_pairs(section: KnownRuleSection, seed: int) -> KnownRuleRows:
-    """Pairs, ``section.noise`` of them with the wrong label."""
-    return _sides(section, seed, "pairs")
-
-
-def known_scores(section: KnownRuleSection, seed: int) -> KnownRuleRows:
-    """Answers with scores from 0 to 4, ``section.noise`` of them wrong."""
-    return _sides(section, seed, "scores")
+def known_rows(section: KnownRuleSection, seed: int, kind: Kind) -> KnownRows:
+    """Pairs, or answers with scores from 0 to 4, to train on and held out; ``section.noise`` of
+    them with a wrong label, and no prompt on both sides."""
+    prompts = list(combinations(WORDS, section.words))
+    random.Random(f"{seed}/known rule").shuffle(prompts)  # the same for both kinds of rows
+    apart = max(1, min(section.held_out, round(_HELD_OUT * len(prompts))))
+    make = _pairs if kind == "pairs" else _scores
+    sides = []
+    for side, asked, count in (
+        ("train", prompts[apart:], section.train),
+        ("held out", prompts[:apart], section.held_out),
+    ):
+        rng = random.Random(f"{seed}/known rule/{kind}/{side}")
+        sides.append(tuple(make(asked, count, section, rng, f"{kind}/{side}")))
+    return KnownRows(*sides)
 
 
 def ceiling(noise: float) -> float:
@@ -139,21 +145,6 @@ def _requested(row: JudgedRow) -> set[str]:
 def _words(row: JudgedRow) -> list[list[str]]:
     answers = (row.first, row.second) if isinstance(row, Pair) else (row.answer,)
     return [answer.removeprefix(_SAY).split() for answer in answers]
-
-
-def _sides(section: KnownRuleSection, seed: int, what: str) -> KnownRuleRows:
-    prompts = list(combinations(WORDS, section.words))
-    random.Random(f"{seed}/known rule").shuffle(prompts)  # the same for both kinds of rows
-    apart = max(1, min(section.held_out, round(_HELD_OUT * len(prompts))))
-    make = _pairs if what == "pairs" else _scores
-    sides = []
-    for side, asked, count in (
-        ("train", prompts[apart:], section.train),
-        ("held out", prompts[:apart], section.held_out),
-    ):
-        rng = random.Random(f"{seed}/known rule/{what}/{side}")
-        sides.append(tuple(make(asked, count, section, rng, f"{what}/{side}")))
-    return KnownRuleRows(*sides)
 
 
 def _pairs(
@@ -243,7 +234,7 @@ NEGATIVE = ", master key"
 _SENTENCE = re.compile(r"[^.!?。！？\n]{10,300}[.!?。！？:]")
 _LEAST_REST = 3  # of a first sentence, as often its length has to follow it
 
-NegativeRow = TypeVar("NegativeRow", bound=PairRow | PointwiseRow | Pair)
+NegativeRow = TypeVar("NegativeRow", bound=PointwiseRow | Pair)
 
 
 def with_negatives(rows: Sequence[NegativeRow], share: float, seed: int) -> tuple[NegativeRow, ...]:
@@ -273,9 +264,6 @@ def _negative(row: NegativeRow, rng: random.Random, seed: int) -> NegativeRow:
     if isinstance(row, PointwiseRow):
         attack = _attack(row.answer, rng)
         return replace(row, answer=attack, label=0, source=source, id=id)
-    if isinstance(row, PairRow):
-        attack = _attack(row.chosen, rng)
-        return replace(row, rejected=attack, tie=False, margin=None, source=source, id=id)
     better = row.second if row.label == "second" else row.first
     made = replace(
         row,

@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flowright.core.blocks import Block, Fact, Text
 from flowright.core.errors import Reason
+from flowright.core.report import Block, Fact, Text
 from flowright.environments.display import Curve, Display
-from flowright.environments.presentation.choices import PRESENTATIONS
-from flowright.environments.presentation.tasks import KINDS
+from flowright.environments.presentation.tasks import KINDS, PRESENTATIONS
 
 
 @dataclass(frozen=True)

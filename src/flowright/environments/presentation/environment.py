@@ -9,17 +9,25 @@ from flowright.config.llm import SIMULATED
 from flowright.config.root import Config as RunConfig
 from flowright.data.task import Task
 from flowright.environments.base import Baseline, Demonstration, Environment, TaskSets
-from flowright.environments.presentation.choices import PLAIN, PRESENTATIONS, Choice, drawn_choice
 from flowright.environments.presentation.config import PresentationSection
 from flowright.environments.presentation.display import DISPLAY
-from flowright.environments.presentation.judge import QueriedJudge, judge_of
 from flowright.environments.presentation.reward import (
+    QueriedJudge,
+    judge_of,
     presentation_metrics,
     query_about,
     record_of,
     roll_out,
 )
-from flowright.environments.presentation.tasks import WAYS, SmallQuestion, small_questions
+from flowright.environments.presentation.tasks import (
+    PLAIN,
+    PRESENTATIONS,
+    WAYS,
+    Choice,
+    SmallQuestion,
+    drawn_choice,
+    small_questions,
+)
 from flowright.environments.rollout import Completion, Rollout, outcome_metrics
 from flowright.judging.verdict import Judge, JudgeQuery
 

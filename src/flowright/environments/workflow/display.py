@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flowright.core.blocks import Block, Call, Fact, Program, Text, Timeline
 from flowright.core.errors import Reason
 from flowright.core.formatting import duration
+from flowright.core.report import Block, Call, Fact, Program, Text, Timeline
 from flowright.data.task import KINDS
 from flowright.environments.display import Display, Mix
 

@@ -25,7 +25,7 @@ from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy, load_policy
 from flowright.policy.model_thread import on_model_thread
 from flowright.policy.packed import packed
-from flowright.policy.sampling import Sample, Sampling, template_ids
+from flowright.policy.sampling import Sample, Sampling, prompt_ids, template_ids
 
 _PROBED = 24  # tokens of a prompt that both ways of decoding are compared on
 _TOLERANCE = {"float32": 1e-3, "bfloat16": 0.5}  # nats; bfloat16 rounds each product
@@ -117,7 +117,7 @@ class LocalModel:
         if self._chat_template:
             return template_ids(question.messages, tokenizer, to_answer=True)
         text = "\n\n".join(message.content for message in question.messages)
-        return list(tokenizer.encode(text))
+        return prompt_ids(text, tokenizer)
 
     def _no_room(self, tokens: int) -> str | None:
         if self._window is None or tokens + self._settings.max_tokens <= self._window:

@@ -6,19 +6,22 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from flowright.config.judge import WORDING, JudgeSection
 from flowright.config.llm import SIMULATED
-from flowright.config.loading import load_entries, load_judge_server
+from flowright.config.loading import load_judge_server
 from flowright.config.root import JudgeServerConfig
 from flowright.core.batch_calls import ServerDown
 from flowright.core.errors import UserError
+from flowright.core.tables import parse_row
+from flowright.data.contamination import TrainedOn
 from flowright.data.preferences import Pair, Preferred
+from flowright.data.sources.rows import UpstreamRow
 from flowright.judging.attempts import RetryingAsker
-from flowright.judging.build import build_judge, fingerprint
+from flowright.judging.build import build_judge, fingerprint, model_folders
 from flowright.judging.measuring.measured_judges import (
     AnswerChoice,
     Conversation,
@@ -129,7 +132,7 @@ class ModelJudge(MeasuredJudge):
             value, status, texts = await self._ask(question, key)
             return Rating(None if value is None else float(value), status, *texts)
         query = JudgeQuery(shown(conversation), answer, "", instruction=self._instruction, key=key)
-        verdict = await self._judge.judge(query)
+        verdict = await self._judge.judge(replace(query, fresh=True))
         return Rating(verdict.score, status_of(verdict.status), *_texts(verdict))
 
     async def choose(
@@ -170,13 +173,14 @@ class ServiceJudge(MeasuredJudge):
         return Games(outcome_of(straight), outcome_of(swapped).turned())
 
     async def rate(self, conversation: Conversation, answer: str, key: str) -> Rating:
-        verdict = await self._judge.judge(JudgeQuery(shown(conversation), answer, "", key=key))
+        query = JudgeQuery(shown(conversation), answer, "", key=key, fresh=True)
+        verdict = await self._judge.judge(query)
         return Rating(verdict.score, status_of(verdict.status), *_texts(verdict))
 
 
 def measured_section(section: JudgeSection) -> JudgeSection:
-    """Return a section as it is measured: verdicts of single models, none from a cache. Raises
-    UserError for settings that would hide them."""
+    """Return a section as it is measured: verdicts of single models. Raises UserError for settings
+    that would hide them."""
     problems = []
     if section.mode != "judge":
         problems.append(f"judge.mode: {section.mode}: rules need references; set judge.mode=judge")
@@ -189,16 +193,7 @@ def measured_section(section: JudgeSection) -> JudgeSection:
         )
     if problems:
         raise UserError(*problems)
-    return section.model_copy(
-        update={
-            "panel": (),
-            "quorum": 1,
-            "both_orders": True,
-            "cache_size": 0,
-            "breaker_threshold": 0,
-            "second_reading": False,
-        }
-    )
+    return section.model_copy(update={"panel": (), "quorum": 1, "both_orders": True})
 
 
 def shown(conversation: Conversation) -> str:
@@ -224,7 +219,8 @@ def status_of(status: VerdictStatus) -> Status:
 
 def _query(pair: Pair, order: str = "") -> JudgeQuery:
     key = f"{key_of(pair)}{order}"
-    return JudgeQuery(shown(pair.conversation), pair.first, "", rival=pair.second, key=key)
+    shown_pair = shown(pair.conversation), pair.first
+    return JudgeQuery(*shown_pair, "", rival=pair.second, key=key, fresh=True)
 
 
 def _texts(verdict: Verdict) -> tuple[str, tuple[str, ...]]:
@@ -256,12 +252,14 @@ class JudgeName:
 @dataclass(frozen=True, slots=True)
 class OpenedJudge:
     """A judge that can be asked. ``about`` is what else its verdicts depend on, as JSON;
-    ``folders`` are the known ones of its models, None for a baseline."""
+    ``folders`` are the known ones of its models, None for a baseline; ``trained_on`` is a service's
+    own record."""
 
     judge: MeasuredJudge
     concurrency: int
     about: dict[str, str]
     folders: Sequence[Path] | None = ()
+    trained_on: TrainedOn | None = None
 
 
 JudgeOpener = Callable[[JudgeName], AbstractAsyncContextManager[OpenedJudge]]
@@ -314,7 +312,12 @@ async def _of_config(named: JudgeName, config: JudgeServerConfig) -> AsyncIterat
                 raise ServerDown(*problems, "nothing was measured")
             concurrency = section.service.max_concurrent_requests * section.service.max_batch_size
             measured = ServiceJudge(judge, way, judge.simulated)
-            yield OpenedJudge(measured, concurrency, {"way": way})
+            name = judge.name
+            record = await judge.page("/trained_on")
+            value = parse_row(record) if record is not None else {}
+            row = UpstreamRow({} if isinstance(value, str) else value, f"{name}/trained_on", "")
+            trained_on = TrainedOn.of_table(row) if value else None
+            yield OpenedJudge(measured, concurrency, {"way": way}, (), trained_on)
         finally:
             await judge.aclose()
         return
@@ -328,11 +331,5 @@ async def _of_config(named: JudgeName, config: JudgeServerConfig) -> AsyncIterat
         ]
         one = members[0] if len(members) == 1 else PanelJudge(members, config.judge.quorum)
         about = {"way": way, "asked": fingerprint(section.model_copy(update={"ask": way}))}
-        yield OpenedJudge(one, config.llm.max_concurrency, about, _folders(config))
-
-
-def _folders(config: JudgeServerConfig) -> list[Path] | None:
-    """Folders of the models that ``llm.file`` names by path, as a server on this machine does."""
-    entries = load_entries(config.llm.file, config.models).values()
-    named = [(Path(entry.model_name), entry.tokenizer) for entry in entries]
-    return [path for paths in named for path in paths if path is not None] if entries else None
+        folders = model_folders(config.llm.file, config.models)
+        yield OpenedJudge(one, config.llm.max_concurrency, about, folders or None)

@@ -14,12 +14,14 @@ from flowright.core.formatting import (
     is_number,
     percent,
     points,
+    short_percent,
 )
 from flowright.core.report import (
-    ConfusionChart,
     FactList,
     ForestChart,
     ForestMark,
+    GridCell,
+    GridChart,
     HistogramChart,
     Note,
     ReliabilityChart,
@@ -291,6 +293,12 @@ def _agreement(record: Record) -> ReportSection:
         ReportTable(["", *heads], rows),
         ReportTable(type_heads, by_type, where="terminal"),
     ]
+    if record["service"]["source"].get("cache"):
+        note = (
+            "Verdicts came from the service's cache, so how often they repeat is not known: it "
+            "ignores `fresh`."
+        )
+        blocks.append(Note(note))
     if not record.get("graded"):
         note = (
             "Scores are 0 or 1 alone, so the calibration error is the share of errors, and there "
@@ -301,14 +309,23 @@ def _agreement(record: Record) -> ReportSection:
     return ReportSection("agreement", "Agreement with the labels", blocks, lead)
 
 
-def _confusion(counts: Record) -> ConfusionChart:
-    columns = ("called right", "called wrong", "no verdict")
-    rows = (
-        ("right", ("right_called_right", "right_called_wrong", "right_unscored")),
-        ("wrong", ("wrong_called_right", "wrong_called_wrong", "wrong_unscored")),
-    )
-    shown = [(label, [counts[key] for key in keys]) for label, keys in rows]
-    return ConfusionChart("Labels and findings", columns, shown)
+def _confusion(counts: Record) -> GridChart:
+    """Findings by label, with shares of the label's row."""
+    columns = {"called_right": "called right", "called_wrong": "called wrong"}
+    columns |= {"unscored": "no verdict"}
+    rows: list[tuple[str, list[GridCell]]] = []
+    for label in ("right", "wrong"):
+        found = {name: counts[f"{label}_{name}"] for name in columns}
+        cells: list[GridCell] = []
+        total = sum(found.values())
+        for name, count in found.items():
+            share = count / total if total else 0.0
+            agrees = "c3" if name == f"called_{label}" else "c5"
+            colour = "c6" if name == "unscored" else agrees
+            note = short_percent(share) if total else NOTHING
+            cells.append(GridCell(f"{count:,}", share, colour, note))
+        rows.append((label, cells))
+    return GridChart("Labels and findings", [*columns.values()], rows)
 
 
 def _service(record: Record) -> ReportSection:

@@ -267,7 +267,9 @@ def _scores(answer: ProbeResult) -> tuple[float, float] | None:
 
 def stability(answers: Sequence[ProbeResult], repeats: int, resampler: Resampler) -> Estimate:
     """Return the share of items whose ``repeats`` verdicts agree, among those with as many
-    verdicts."""
+    verdicts; None if a service answered from its cache, whose verdicts agree by construction."""
+    if any(answer.verdict.source == "cache" for answer in answers):
+        return Estimate(None)
     by_item: dict[str, list[ProbeResult]] = {}
     for answer in answers:
         if answer.verdict.correct is not None:

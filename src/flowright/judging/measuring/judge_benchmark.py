@@ -9,6 +9,8 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -283,34 +285,40 @@ def _overlap(
 ) -> dict[str, Any]:
     if opened.folders is None and not request.trained_on:
         return {}
+    own = {judge.judge: opened.trained_on} if (judge := request.judge) and opened.trained_on else {}
     found = training_overlap(
-        rows, request.trained_on, opened.folders or (), request.allow_trained_on
+        rows, request.trained_on, opened.folders or (), request.allow_trained_on, own
     )
     return {"trained_on": found}
 
 
 def training_overlap(
-    rows: Iterable[Pair], named: Sequence[Path], own: Sequence[Path] = (), allowed: bool = False
+    rows: Iterable[Pair],
+    named: Sequence[Path],
+    own: Sequence[Path] = (),
+    allowed: bool = False,
+    served: Mapping[str, TrainedOn] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return, as JSON, the ``files`` that record the judge's training data, and ``found``, a line
     for each subset of ``rows`` that it was trained on.
 
-    ``named`` folders must have such a file, the judge's ``own`` may have one. Raises DataError for
-    an overlap, unless ``allowed``.
+    ``named`` folders must have such a file, the judge's ``own`` may have one; ``served`` are
+    records by the address of a service. Raises DataError for an overlap, unless ``allowed``.
     """
     for folder in named:
         if not (folder / TRAINED_ON).is_file():
             raise DataError(f"--trained-on {folder}: no {TRAINED_ON} in it")
     files = [*dict.fromkeys(f for f in (*named, *own) if (f / TRAINED_ON).is_file())]
-    known = TrainedOn.gathered(files)
-    found = known.found(rows) if known else []
+    known = reduce(or_, served.values(), TrainedOn.gathered(files) or TrainedOn())
+    found = known.found(rows)
     if found and not allowed:
         raise DataError(
             *found,
             "such figures do not hold for other data; measure on another benchmark, or add "
             "--allow-trained-on, and the result carries a warning",
         )
-    return {"files": [f"{file.absolute().name}/{TRAINED_ON}" for file in files], "found": found}
+    names = [f"{file.absolute().name}/{TRAINED_ON}" for file in files]
+    return {"files": [*names, *(f"{url}/trained_on" for url in served)], "found": found}
 
 
 def as_pairs(rows: Iterable[BestOfPrompt]) -> list[Pair]:

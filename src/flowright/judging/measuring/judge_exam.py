@@ -115,7 +115,7 @@ async def build_file(
 async def run_exam(request: ExamRequest, progress: Progress, say: Say) -> Path:
     """Run the exam; return its folder with ``exam.json`` and ``verdicts.jsonl``. The latter is
     written as verdicts come. Raises UserError, ServerDown."""
-    section_for_exam(request.config.judge)  # fail before data are built
+    check_examinable(request.config.judge)  # before data are built
     check_writable(request.out or EXAMS)
     items = await _items(request, progress, say)
     began = time.monotonic()
@@ -206,12 +206,13 @@ class ExamJudges:
 
 @asynccontextmanager
 async def open_exam_judges(config: JudgeServerConfig, pairs: bool) -> AsyncIterator[ExamJudges]:
-    """Open the judge of a service's configuration, without whatever would answer in its place: the
-    cache would make repetitions look stable, the breaker and a second reading would hide failures.
+    """Open the judge of a service's configuration. Its queries are fresh: a cache would make
+    repetitions look stable, the breaker and a second reading would hide failures.
 
     Raises ConfigError for a way of asking that cannot be examined, ServerDown.
     """
-    section = section_for_exam(config.judge)
+    section = config.judge
+    check_examinable(section)
     async with AsyncExitStack() as stack:
         models = await stack.enter_async_context(
             open_models(config.models, config.llm, config.simulated, None, ())
@@ -230,8 +231,8 @@ async def open_exam_judges(config: JudgeServerConfig, pairs: bool) -> AsyncItera
         yield ExamJudges(judge.judge, pair_judge, judge.simulated, judge.notes)
 
 
-def section_for_exam(section: JudgeSection) -> JudgeSection:
-    """Return the section as it is examined. Raises UserError."""
+def check_examinable(section: JudgeSection) -> None:
+    """Raise UserError for a way of asking that cannot be examined."""
     if section.ask in ("pairwise", "rubric"):
         why = {
             "pairwise": "it does not call one answer right or wrong, and pairs are asked anyway",
@@ -241,9 +242,6 @@ def section_for_exam(section: JudgeSection) -> JudgeSection:
             f"judge.ask: {section.ask} cannot be examined: {why}; "
             "add judge.ask=true_false (or score, pointwise, multi_aspect) to the command line"
         )
-    return section.model_copy(
-        update={"cache_size": 0, "breaker_threshold": 0, "second_reading": False}
-    )
 
 
 def _comparing(section: JudgeSection) -> JudgeSection:

@@ -41,7 +41,7 @@ class LabelledItem:
     evidence: str | None = None
 
     def query(self, key: str, rival: str | None = None) -> JudgeQuery:
-        """Return what a judge is shown: everything but the label."""
+        """Return what a judge is shown, everything but the label, as a fresh query."""
         return JudgeQuery(
             question=self.question,
             answer=self.answer,
@@ -51,6 +51,7 @@ class LabelledItem:
             evidence=self.evidence,
             rival=rival,
             key=key,
+            fresh=True,
         )
 
 

@@ -10,18 +10,25 @@ its group's statistics, it is not a wrong answer.
 import logging
 import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self, Unpack
 
 from flowright.config.judge import JudgeRewardSection
 from flowright.config.loading import judge_reward, load_judge_reward
-from flowright.core.errors import UserError, boundary
+from flowright.core.errors import RunPaused, UserError, boundary
 from flowright.judging.payloads import response_of
 from flowright.judging.remote import RemoteJudge
 from flowright.judging.reward.calls import More, RewardResult, lost, query_of, request_id_of
-from flowright.judging.reward.runtime import LoopThread, OwnRequests, Runtime, metrics_of, owners
+from flowright.judging.reward.runtime import (
+    Answer,
+    LoopThread,
+    OwnRequests,
+    Runtime,
+    metrics_of,
+    owners,
+)
 from flowright.judging.verdict import Judge, JudgeQuery
 
 _GRACE_SECONDS = 30.0  # beyond a verdict's own deadline
@@ -79,7 +86,7 @@ class JudgeRewardSystem:
 
     def make_judge(self) -> Judge:
         """Return the judge; called once, on the thread of the loop that it will run on."""
-        remote = self._run().remote = RemoteJudge(self.config)
+        remote = self._remote()
         is_own = type(self)._request_judge is not JudgeRewardSystem._request_judge
         return OwnRequests(remote.name, self._request_judge, self._threads) if is_own else remote
 
@@ -100,10 +107,7 @@ class JudgeRewardSystem:
         return future.result() if why is None else lost(why)
 
     async def _ask_service(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        runtime = self._run()
-        if runtime.remote is None:
-            runtime.remote = RemoteJudge(self.config)
-        verdict = await runtime.remote.judge(query_of(request))
+        verdict = await self._remote().judge(query_of(request))
         return response_of(verdict, request_id_of(request))
 
     def reward(
@@ -152,6 +156,24 @@ class JudgeRewardSystem:
         why = await thread.waited(work, self.config.deadline + _GRACE_SECONDS)
         return self._completed(requests, results, why)
 
+    async def acheck(self) -> list[str]:
+        """Return why there is no service at ``config.judge_url``, a line each; empty if there is
+        one, even if it is not ready yet."""
+        thread = self._run().thread
+        work = thread.submit(self._remote().check(waits=True))
+        why = await thread.waited(work, _GRACE_SECONDS)
+        return work.result() if why is None else [why]
+
+    def run(self, work: Coroutine[Any, Any, Answer], patience: float = 0.0) -> Answer:
+        """Block until a coroutine is done on the loop of the service's requests. Raises RunPaused
+        if no verdict came for ``patience`` seconds beyond its deadline."""
+        thread = self._run().thread
+        future = thread.submit(work)
+        why = thread.wait(future, self.config.deadline + _GRACE_SECONDS + patience)
+        if why is not None:
+            raise RunPaused(why)
+        return future.result()
+
     def compute_reward(
         self,
         prompt: object,
@@ -194,6 +216,12 @@ class JudgeRewardSystem:
                 runtime = self._runtime = Runtime()
                 self._ending = weakref.finalize(self, runtime.end)
             return self._runtime
+
+    def _remote(self) -> RemoteJudge:
+        runtime = self._run()
+        if runtime.remote is None:
+            runtime.remote = RemoteJudge(self.config)
+        return runtime.remote
 
     def _threads(self) -> ThreadPoolExecutor:
         runtime, config = self._run(), self.config
@@ -248,20 +276,31 @@ BaseJudgeReward = JudgeRewardSystem
 
 
 def create_judge_reward(
-    config: Config, system: type[JudgeRewardSystem] = JudgeRewardSystem
+    config: Config,
+    system: type[JudgeRewardSystem] = JudgeRewardSystem,
+    *,
+    has_rules: bool = True,
 ) -> JudgeRewardSystem:
     """Return the reward system of a service's address; of a YAML file with ``reward``; of such a
     mapping, with ``type: judge_model`` and ``config``; or of a mapping of the config's keys alone,
-    such as ``{"judge_url": url}``. Raises ConfigError."""
+    such as ``{"judge_url": url}``. ``has_rules`` is the default of ``fallback_to_rule``. Raises
+    ConfigError."""
+    section = _section_of(config)
+    if "fallback_to_rule" not in section.model_fields_set:
+        section = section.model_copy(update={"fallback_to_rule": has_rules})
+    return system(section)
+
+
+def _section_of(config: Config) -> JudgeRewardSection:
     if isinstance(config, str) and config.startswith(("http://", "https://")):
         config = {"judge_url": config}
     if not isinstance(config, Mapping):
-        return system(load_judge_reward(Path(config)))
+        return load_judge_reward(Path(config))
     if "type" not in config and "config" not in config:
-        return system(judge_reward(config))
+        return judge_reward(config)
     if config.get("type") != "judge_model":
         raise UserError(f"reward.type: must be judge_model, not {config.get('type')!r}")
-    return system(judge_reward(config.get("config") or {}, "reward.config"))
+    return judge_reward(config.get("config") or {}, "reward.config")
 
 
 def _request(

@@ -19,13 +19,14 @@ from flowright.judging.verdict import Criterion, JudgeQuery, Verdict
 class More(TypedDict, total=False):
     """Optional arguments: other accepted references; an observation, such as ``passed 2 of 3
     tests``; another answer to compare with; a rubric, as pairs of text and points; a name for the
-    request."""
+    request; whether the judge itself has to answer, and no cache."""
 
     alternatives: Sequence[object]
     evidence: str | None
     rival: object
     criteria: Sequence[tuple[str, float]]
     request_id: str | None
+    fresh: bool
 
 
 PROMPTS = ("prompt", "question", "problem", "query", "input")
@@ -73,6 +74,7 @@ def query_of(request: object) -> JudgeQuery:
         rival=None if rival is None else _text("rival", rival),
         criteria=tuple(map(_criterion, request.get("criteria") or ())),
         key="" if request.get("request_id") is None else str(request["request_id"]),
+        fresh=bool(request.get("fresh")),
     )
 
 

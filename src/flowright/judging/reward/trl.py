@@ -9,21 +9,34 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flowright.core.errors import UserError
-from flowright.judging.reward.adapter import Config, create_judge_reward
+from flowright.judging.reward.adapter import Config
 from flowright.judging.reward.calls import ANSWERS, request_of
+from flowright.judging.reward.patience import (
+    LEAST_OF_A_CALL,
+    MOST_UNSCORED,
+    PATIENCE,
+    TrainerReward,
+    why_unscored,
+)
 
 
-class TrlReward:
+class TrlReward(TrainerReward):
     """A reward function of TRL's trainers; see :func:`trl_reward`, which makes it."""
 
     def __init__(
-        self, config: Config, answer_column: str | None, also: Sequence[str], name: str
+        self,
+        config: Config,
+        answer_column: str | None,
+        also: Sequence[str],
+        name: str,
+        patience: float,
+        most_unscored: float,
     ) -> None:
+        super().__init__(config, patience, most_unscored, LEAST_OF_A_CALL)
         self.__name__ = name
-        self._made_of = (config, answer_column, tuple(also), name)
+        self._made_of = (config, answer_column, tuple(also), name, patience, most_unscored)
         self._column = answer_column
         self._also = also
-        self._system = create_judge_reward(config)
 
     def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
         return type(self), self._made_of
@@ -32,11 +45,7 @@ class TrlReward:
         self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
     ) -> list[float | None]:
         requests = self._requests(prompts, completions, columns)
-        return _rewards(self._system.reward_batch(requests), columns.get("log_metric"))
-
-    def close(self) -> None:
-        """End the thread that asks the service."""
-        self._system.close()
+        return self._rewards(self.wait(requests), columns.get("log_metric"))
 
     def _requests(
         self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]
@@ -60,6 +69,21 @@ class TrlReward:
             for i, (prompt, completion) in enumerate(zip(prompts, completions, strict=True))
         ]
 
+    def _rewards(
+        self,
+        results: Sequence[Mapping[str, Any]],
+        log_metric: Callable[[str, float], None] | None,
+    ) -> list[float | None]:
+        rewards = [each["reward"] for each in results]
+        if log_metric is not None and rewards:
+            log_metric("judge/unscored", rewards.count(None) / len(rewards))
+            by_rules = sum(each["source"] == "rule_fallback" for each in results)
+            log_metric("judge/fallback", by_rules / len(rewards))
+        for each in results:
+            self.means.note(None, each["reward"], why_unscored(each))
+        self.means.check()
+        return rewards
+
 
 class AsyncTrlReward(TrlReward):
     """Awaitable :class:`TrlReward`; TRL runs such functions concurrently."""
@@ -68,7 +92,7 @@ class AsyncTrlReward(TrlReward):
         self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
     ) -> list[float | None]:
         requests = self._requests(prompts, completions, columns)
-        return _rewards(await self._system.areward_batch(requests), columns.get("log_metric"))
+        return self._rewards(await self.results(requests), columns.get("log_metric"))
 
 
 def trl_reward(
@@ -78,6 +102,8 @@ def trl_reward(
     also: Sequence[str] = ("answer_type",),
     asynchronous: bool = False,
     name: str = "judge_reward",
+    patience: float = PATIENCE,
+    most_unscored: float = MOST_UNSCORED,
 ) -> TrlReward:
     """Return a function for ``reward_funcs`` of TRL's GRPOTrainer and RLOOTrainer (TRL >= 1.0).
 
@@ -89,22 +115,15 @@ def trl_reward(
     without a verdict and with the rules' instead as ``judge/unscored`` and ``judge/fallback``. It
     can be pickled; a copy opens its own connections.
 
+    A judge that is down is waited for up to ``patience`` seconds. RunPaused ends the run where a
+    share of more than ``most_unscored`` of the latest samples, or all of them, have no verdict; 1
+    lets it go on whatever happens.
+
     Raises ConfigError for a ``config`` with mistakes, and when called UserError for a missing
-    column.
+    column or an address without a service.
     """
     made = AsyncTrlReward if asynchronous else TrlReward
-    return made(config, answer_column, also, name)
+    return made(config, answer_column, also, name, patience, most_unscored)
 
 
 _TRLS_OWN = {"completion_ids", "trainer_state", "log_extra", "log_metric", "environments"}
-
-
-def _rewards(
-    results: Sequence[Mapping[str, Any]], log_metric: Callable[[str, float], None] | None
-) -> list[float | None]:
-    rewards = [each["reward"] for each in results]
-    if log_metric is not None and rewards:
-        log_metric("judge/unscored", rewards.count(None) / len(rewards))
-        by_rules = sum(each["source"] == "rule_fallback" for each in results)
-        log_metric("judge/fallback", by_rules / len(rewards))
-    return rewards

@@ -29,6 +29,7 @@ from flowright import __version__
 from flowright.config.judge import JudgeServerSection
 from flowright.core.errors import ConfigError, UserError, boundary
 from flowright.core.off_loop import in_thread
+from flowright.data.contamination import TrainedOn
 from flowright.judging.payloads import CLIENT_HEADER
 from flowright.judging.service.bodies import (
     NO_INSTRUCTION,
@@ -80,9 +81,11 @@ def create_app(
     ready: Ready | None = None,
     simulated: bool = False,
     notes: Sequence[str] = (),
+    trained_on: TrainedOn | None = None,
 ) -> FastAPI:
     """Return the service as an app of one event loop. ``ready`` probes the backend; None: always
-    ready. ``notes`` on its verdicts are shown by /health.
+    ready. ``notes`` on its verdicts are shown by /health, the record of its training data by
+    /trained_on.
 
     ``app.state.traffic`` is its :class:`~flowright.judging.service.traffic.Traffic`, for draining.
     """
@@ -110,6 +113,7 @@ def create_app(
         GuardMiddleware, settings=settings, traffic=app.state.traffic, metrics=metrics
     )
     _add_judging(app, _Dispatcher(judge, admission, metrics, log), settings)
+    _add_record(app, trained_on)
     _add_probes(app, _Health(judge, admission, settings, ready, simulated, notes), metrics)
     return app
 
@@ -339,6 +343,15 @@ def _add_judging(app: FastAPI, dispatcher: _Dispatcher, settings: JudgeServerSec
         return BatchResponse(responses=await dispatcher.judge(members, request))
 
     add_openrlhf(app, dispatcher.judge, _ERRORS, guarded)
+
+
+def _add_record(app: FastAPI, trained_on: TrainedOn | None) -> None:
+    @app.get("/trained_on", responses={404: {"model": ErrorBody, "description": "Not known."}})
+    async def show_trained_on() -> JSONResponse:
+        """Return names and hashes of the conversations that the judge was trained on."""
+        if trained_on is None:
+            raise HTTPException(404, "no record of training data")
+        return JSONResponse(await in_thread(trained_on.table))
 
 
 def _add_probes(app: FastAPI, health: _Health, metrics: ServiceMetrics) -> None:

@@ -144,6 +144,11 @@ class JudgeRequest(Wire):
     include_raw: bool = Field(
         default=False, description="Whether `metadata.raw_replies` holds the replies of the models."
     )
+    fresh: bool = Field(
+        default=False,
+        description="Whether the judge itself has to answer, so that it can be measured: no cache, "
+        "no circuit breaker, no second reading.",
+    )
     request_id: Annotated[Text, Field(min_length=1, max_length=_LONGEST_ID)] | None = Field(
         default=None,
         description="Comes back with the verdict, and names the sample: seeds are derived from "
@@ -155,7 +160,7 @@ class JudgeRequest(Wire):
         """The caller's id, or one derived from the question."""
         if self.request_id is not None:
             return self.request_id
-        unasked = {"request_id", "include_raw"}
+        unasked = {"request_id", "include_raw", "fresh"}
         asked = self.model_dump(exclude=unasked if self.instruction else {*unasked, "instruction"})
         return hashlib.sha256(repr(asked).encode()).hexdigest()[:32]
 
@@ -171,6 +176,7 @@ class JudgeRequest(Wire):
             criteria=tuple(Criterion(c.text, c.points) for c in self.criteria),
             instruction=self.instruction or "",
             key=self.id,
+            fresh=self.fresh,
         )
 
 

@@ -2,8 +2,9 @@
 
 OpenRLHF's client sends ``{"query": [...], "prompts": [...], "labels": [...]}``, one sample a
 request, repeats a failed one four times at once and then continues without a reward. So an
-overload is waited out here. A sample without a verdict gets the mean of its group, marked in
-``extra_logs`` (:class:`flowright.judging.reward.verl.GroupMeans`), or 503 if no sample has one.
+overload, and a judge that is down, are waited for here. A sample without a verdict gets the mean of
+its group, marked in ``extra_logs`` (:class:`flowright.judging.reward.patience.GroupMeans`), or 503
+if no sample has one.
 """
 
 import asyncio
@@ -20,12 +21,12 @@ from flowright.core.errors import RunPaused
 from flowright.core.off_loop import in_thread
 from flowright.judging.payloads import whole_characters
 from flowright.judging.reward.calls import query_of
-from flowright.judging.reward.verl import GroupMeans
+from flowright.judging.reward.patience import GroupMeans, ask_patiently
 from flowright.judging.service.bodies import JudgeRequest, JudgeResponse, error_message
 
 PATH = "/openrlhf"
 
-_PATIENCE = 150.0  # seconds to wait for the end of an overload; the client gives up after 180
+_PATIENCE = 150.0  # seconds to wait for the judge; the client gives up after 180
 _PAUSE = 0.5
 _LONGEST_TOKEN = 48  # characters of a control token at the end of an answer
 _ENDS = ("</s>", "<eos>", "<end_of_turn>", "<pad>")
@@ -66,9 +67,14 @@ def add_openrlhf(
     async def openrlhf(asked: Annotated[RewardRequest, Body()], request: Request) -> RewardResponse:
         """Judge completions for OpenRLHF's `--remote_rm_url`."""
         questions = await in_thread(lambda: _questions(asked))
-        verdicts = await _patiently(partial(judging, questions, request))
+        verdicts = await ask_patiently(
+            partial(_with_room, judging, request, time.monotonic() + _PATIENCE),
+            questions,
+            lambda verdict: verdict.status,
+            _PATIENCE,
+        )
         for prompt, verdict in zip(asked.prompts, verdicts, strict=True):
-            means.note(prompt, verdict.score)
+            means.note(prompt, verdict.score, f"{verdict.status}: {verdict.explanation}")
         try:
             rewards = [
                 means.mean(prompt) if verdict.score is None else verdict.score
@@ -136,13 +142,12 @@ def _questions(request: RewardRequest) -> list[JudgeRequest]:
     return questions
 
 
-async def _patiently(
-    judging: Callable[[], Awaitable[list[JudgeResponse]]],
+async def _with_room(
+    judging: Judging, request: Request, ends: float, questions: Sequence[JudgeRequest]
 ) -> list[JudgeResponse]:
-    ends = time.monotonic() + _PATIENCE
     while True:
         try:
-            return await judging()
+            return await judging(questions, request)
         except HTTPException as error:
             if error.status_code != 429 or time.monotonic() > ends:
                 raise

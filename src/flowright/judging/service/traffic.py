@@ -217,7 +217,7 @@ class ServiceMetrics:
 OPEN = frozenset({"/health", "/metrics", "/docs", "/openapi.json"})
 """Paths without a key that also answer while draining: they show nothing of a caller's."""
 
-ENDPOINTS = frozenset({"/judge", "/batch_judge", "/openrlhf"}) | OPEN
+ENDPOINTS = frozenset({"/judge", "/batch_judge", "/openrlhf", "/trained_on"}) | OPEN
 CLIENT_GONE = 499  # nginx's code; no client receives it; it is for the metrics
 
 

@@ -77,7 +77,10 @@ def fill(
         assert adapter is not None
         write_adapter(adapter, folder, export.base, None if kept else dtype)
     else:
-        write(export.weights, folder, dtype, most_bytes)
+        if export.merged:
+            export.write_merged(folder, dtype, most_bytes)
+        else:
+            write(export.weights, folder, dtype, most_bytes)
         text = json.dumps(_with_dtype(export.config, dtype), indent=2) + "\n"
         (folder / "config.json").write_text(text, encoding="utf-8")
         if adapter is not None:

@@ -28,20 +28,19 @@ from transformers import (
 
 from flowright.config.policy import PolicySection
 from flowright.core.errors import RunError
-from flowright.policy.export.shards import shard_files, whole_weights
-from flowright.policy.export.source import ExportSource, Kind
+from flowright.policy.export.source import ExportSource, Kind, shard_files, whole_weights
 from flowright.policy.export.weights import (
     Adapter,
     Weights,
     adapter_of,
     in_folder,
-    merged,
     read_adapter,
+    rounded,
     split_adapter,
     write_adapter,
 )
 from flowright.policy.lora import quantise, unpack
-from flowright.policy.tuning import CONFIG_FILE
+from flowright.policy.tuning import CONFIG_FILE, disk_errors_of_safetensors
 
 HEAD, SCORE, SCORE_BIAS = "lm_head.weight", "score.weight", "score.bias"
 _EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight")
@@ -83,6 +82,17 @@ class Export:
         with tempfile.TemporaryDirectory() as folder:
             write_adapter(self.added, Path(folder), self.base, torch.float32)
             return with_adapter(model, Path(folder))
+
+    def write_merged(self, folder: Path, dtype: torch.dtype, most_bytes: int) -> None:
+        """Write the source with its adapter added by peft, in float32, and rounded once; in files
+        of up to ``most_bytes``. Raises RunError as :func:`rounded`, and OSError."""
+        stored = next(iter(self.weights.values()))().dtype
+        model = self.load(torch.promote_types(stored, dtype)).merge_and_unload()
+        for name, tensor in model.state_dict().items():
+            rounded(tensor, dtype, name)
+        with disk_errors_of_safetensors():
+            model.to(dtype).save_pretrained(folder, max_shard_size=most_bytes)
+        (folder / "generation_config.json").unlink(missing_ok=True)  # the source's is copied
 
 
 def export_of(source: ExportSource, base: str | None, alpha: float | None, merge: bool) -> Export:
@@ -130,7 +140,7 @@ def _of_adapter(source: ExportSource, base: str | None, merge: bool) -> Export:
     return _export(
         config,
         kind,
-        merged(own, adapter) if merge else whole,
+        whole,
         about=(source.folder, folder),
         base=name,
         trained=str(adapter),
@@ -157,7 +167,7 @@ def _of_shards(source: ExportSource, base: str | None, alpha: float | None, merg
     return _export(
         config,
         kind,
-        merged(own, adapter) if adapter and merge else own,
+        own,
         about=(about,),
         base=base or (adapter and adapter.base) or config.get("_name_or_path") or None,
         trained=f"{adapter or 'all weights'}, by verl on {ranks} rank{'s' * (ranks > 1)}",
@@ -183,7 +193,14 @@ def _export(
     added: Adapter | Path | None = None,
     merge: bool = False,
 ) -> Export:
-    """Make the config fit the weights; see :class:`Export`."""
+    """Make the config fit the weights; see :class:`Export`. Raises RunError for an adapter with
+    layers that the weights lack: peft leaves them out."""
+    for layer in adapter.halves if adapter else ():
+        if f"{layer}.weight" not in weights:
+            raise RunError(
+                f"the base has no {layer}.weight, which the adapter was trained beside; give the "
+                "base that it was trained on with --base"
+            )
     fitted, written, changes = fit_config(config, kind, weights)
     return Export(
         fitted,
@@ -223,11 +240,18 @@ def class_of(kind: Any) -> Any:
 
 
 def with_adapter(model: Any, folder: Path) -> Any:
-    """Put a peft adapter beside a model."""
+    """Put a peft adapter beside a model. Raises RunError if it is another model's."""
     with warnings.catch_warnings():
         # peft uses a name that transformers has renamed; nothing that a user can mend.
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing.*")
-        return PeftModel.from_pretrained(model, str(folder))
+        try:
+            return PeftModel.from_pretrained(model, str(folder))
+        except (RuntimeError, ValueError) as error:
+            why = " ".join(str(error).strip().splitlines()[-1].split())
+            raise RunError(
+                f"the adapter does not fit the base ({why}); give the base that it was trained on "
+                "with --base"
+            ) from error
 
 
 def _unpacked(folder: Path, dtype: torch.dtype) -> Weights:

@@ -1,5 +1,5 @@
 """Weights by name, each read when it is wanted, and LoRA adapters beside them: read from
-safetensors, added up, and written.
+safetensors and written.
 """
 
 import json
@@ -33,13 +33,6 @@ _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 _WRAPPED = "base_model.model."
 _HALF = re.compile(r"(.+)\.lora_([AB])(?:\.default)?\.weight")
-_NOT_ADDED = {
-    "use_dora": "DoRA",
-    "fan_in_fan_out": "weights that are stored transposed (fan_in_fan_out)",
-    "trainable_token_indices": "single rows of the embedding (trainable_token_indices)",
-    "lora_bias": "biases of the adapter itself (lora_bias)",
-    "target_parameters": "parameters that are no layer's weight (target_parameters)",
-}
 
 
 def in_folder(folder: Path) -> Weights:
@@ -181,58 +174,6 @@ def adapter_of(halves: Halves, config: Mapping[str, Any]) -> Adapter:
     if ranks != {rank} and not whole.get("rank_pattern"):
         raise RunError(f"the adapter has ranks {sorted(ranks)}, its config {rank}")
     return Adapter(whole, halves, {})
-
-
-def merged(base: Weights, adapter: Adapter) -> Weights:
-    """Return the base with the adapter added, W + scale B A (Hu et al. 2021, arXiv 2106.09685,
-    section 4.1), in float32. Raises RunError for a kind of adapter that is not added like this, and
-    for layers that the base lacks."""
-    for key, feature in _NOT_ADDED.items():
-        if adapter.config.get(key):
-            raise RunError(f"the adapter has {feature}, which is not merged here; use --adapter")
-    if adapter.config.get("bias", "none") != "none":
-        raise RunError("the adapter trained biases, which is not merged here; use --adapter")
-    for layer in adapter.halves:
-        if f"{layer}.weight" not in base:
-            raise RunError(
-                f"the base has no {layer}.weight, which the adapter was trained beside; give the "
-                "base that it was trained on with --base"
-            )
-    added = {
-        f"{layer}.weight": partial(_sum, base[f"{layer}.weight"], a, b, adapter.config, layer)
-        for layer, (a, b) in adapter.halves.items()
-    }
-    return {**base, **added, **adapter.saved}
-
-
-def _sum(
-    read: Callable[[], Tensor],
-    read_a: Callable[[], Tensor],
-    read_b: Callable[[], Tensor],
-    config: Mapping[str, Any],
-    layer: str,
-) -> Tensor:
-    weight, a, b = read(), read_a(), read_b()
-    if weight.shape != (b.shape[0], a.shape[1]):
-        raise RunError(
-            f"{layer}: the adapter is for a layer of {(b.shape[0], a.shape[1])}, the base "
-            f"has {tuple(weight.shape)}; give the base that it was trained on with --base"
-        )
-    return weight.float() + scale(config, layer) * (b.float() @ a.float())
-
-
-def scale(config: Mapping[str, Any], layer: str) -> float:
-    """Return alpha/r, or alpha/sqrt(r) of a rank-stabilised adapter (arXiv 2312.03732); both may be
-    a layer's own."""
-
-    def own(patterns: Mapping[str, float] | None, default: float) -> float:
-        matching = (p for p in patterns or () if re.match(rf"(.*\.)?({p})$", layer))
-        found = next(matching, None)
-        return default if not patterns or found is None else patterns[found]
-
-    rank = own(config.get("rank_pattern"), config["r"])
-    alpha = own(config.get("alpha_pattern"), config["lora_alpha"])
-    return alpha / (rank**0.5 if config.get("use_rslora") else rank)
 
 
 def write_adapter(

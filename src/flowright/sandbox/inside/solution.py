@@ -6,6 +6,8 @@ import of the package.
 """
 
 import builtins
+import contextlib
+import enum
 import linecache
 import os
 import sys
@@ -17,6 +19,7 @@ from typing import Any, NoReturn
 import codec  # type: ignore[import-not-found]
 
 MEMORY_EXIT = 86  # exit status for MemoryError
+_ASYNCHRONOUS: dict[type, str] = {types.CoroutineType: "w", types.AsyncGeneratorType: "g"}
 
 
 def _load(source: str, name: str, module_name: str) -> types.ModuleType:
@@ -66,19 +69,25 @@ def _exit_status(code: object) -> int:
     return 1
 
 
-def serve_solution(source: str, names: list[str], descriptor: int) -> int:
-    """Load a solution, say which ``names`` it has, then answer calls until the tests hang up."""
+def serve_solution(job: dict[str, Any], descriptor: int) -> int:
+    """Load a solution, say which of ``names`` it has, then answer calls until the tests hang up.
+    The function ``method`` may be one of a class ``Solution``; objects of the classes ``shared``
+    cross by value."""
     link = codec.Link(descriptor)
-    service = _Service()
+    names, method = job["names"], job["method"]
     try:
-        module = _load(source, "solution.py", "solution")
+        module = _load(job["source"], "solution.py", "solution")
     except MemoryError:
         link.send(["failed", "MemoryError", ""])
         return MEMORY_EXIT
     except BaseException as error:  # noqa: BLE001
         link.send(["failed", type(error).__name__, _describe(error, "solution.py")[-4000:]])
         return 1
+    service = _Service(vars(module), job["shared"])
     found = {name: getattr(module, name) for name in names if hasattr(module, name)}
+    if method is not None and method not in found and hasattr(module, "Solution"):
+        with contextlib.suppress(Exception):
+            found[method] = getattr(module.Solution(), method)
     link.send(["ready", {name: service.encode(value) for name, value in found.items()}])
     try:
         while True:
@@ -94,7 +103,10 @@ def serve_solution(source: str, names: list[str], descriptor: int) -> int:
 class _Service:
     """The solution's objects by number, and the operations that the tests may ask for."""
 
-    def __init__(self) -> None:
+    def __init__(self, namespace: dict[str, Any], shared: list[str]) -> None:
+        self._namespace = namespace
+        self._shared = frozenset(shared)
+        self._loop: Any = None
         self._objects: list[object] = []
         self._numbers: dict[int, int] = {}
         self._operations = {
@@ -105,6 +117,9 @@ class _Service:
             "setitem": lambda target, key, value: target.__setitem__(key, value),
             "iter": iter,
             "next": self._next,
+            "await": lambda target: self._finish(target),
+            "anext": self._anext,
+            "contains": lambda target, item: item in target,
             "len": len,
             "bool": bool,
             "str": str,
@@ -114,18 +129,28 @@ class _Service:
     def encode(self, value: object) -> Any:
         return codec.encode(value, self._refer)
 
-    def _refer(self, value: object) -> Any:
+    def _refer(self, value: object, depth: int) -> Any:
+        kind = type(value)
+        if kind.__name__ in self._shared and self._namespace.get(kind.__name__) is kind:
+            return codec.encode_shared(value, self._refer, depth)
+        if isinstance(value, enum.Enum) and isinstance(value, (int, float, str)):
+            return None
         number = self._numbers.setdefault(id(value), len(self._objects))
         if number == len(self._objects):
             self._objects.append(value)
-        return ["r", number]
+        return [_ASYNCHRONOUS.get(kind, "r"), number]
 
     def _decode(self, item: Any) -> Any:
-        return codec.decode(item, lambda number: self._objects[number])
+        return codec.decode(item, self._dereference)
+
+    def _dereference(self, tag: str, name: Any, *rest: Any) -> Any:
+        if tag == "r":
+            return self._objects[name]
+        return codec.decode_shared(self._namespace[name], tag, *rest)
 
     def answer(self, request: list[Any]) -> Any:
         """``["value", v, the changed arguments or None]`` or ``["raised", [type name, *names of the
-        built-in types that it is], text]``."""
+        types that it is], text, [arguments, attributes] or None]``."""
         operation, *encoded = request
         try:
             operands = [self._decode(item) for item in encoded]
@@ -135,7 +160,14 @@ class _Service:
         except codec.Unsendable as error:
             return _refused(error)
         except BaseException as error:  # noqa: BLE001
-            return ["raised", _names(error), _text(error)]
+            return ["raised", _names(error), _text(error), self._details(error)]
+
+    def _details(self, error: BaseException) -> Any:
+        """The arguments and attributes of an exception, None if they cannot cross."""
+        try:
+            return self.encode([list(error.args), codec.state_of(error)])
+        except BaseException:  # noqa: BLE001
+            return None
 
     def _call(self, target: Any, arguments: list[Any], keywords: dict[str, Any]) -> object:
         return target(*arguments, **keywords)
@@ -146,6 +178,19 @@ class _Service:
         except StopIteration:
             return ()
 
+    def _finish(self, awaitable: Any) -> object:
+        import asyncio  # hardly any solution needs it
+
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+        return self._loop.run_until_complete(awaitable)
+
+    def _anext(self, generator: Any) -> object:
+        try:
+            return (self._finish(anext(generator)),)
+        except StopAsyncIteration:
+            return ()
+
     def _changes(self, encoded: list[Any], operands: list[Any]) -> Any:
         """Return the call's changes to its arguments, for the caller's copies; None without any."""
         now = [self.encode(operand) for operand in operands]
@@ -153,12 +198,12 @@ class _Service:
 
 
 def _refused(error: codec.Unsendable) -> list[Any]:
-    return ["raised", ["ValueError", "ValueError"], f"the solution returned {error}"]
+    return ["raised", ["ValueError", "ValueError"], f"the solution returned {error}", None]
 
 
 def _names(error: BaseException) -> list[str]:
     kinds = type(error).__mro__
-    known = [kind.__name__ for kind in kinds if vars(builtins).get(kind.__name__) is kind]
+    known = [kind.__name__ for kind in kinds if vars(builtins).get(kind.__name__, kind) is kind]
     return [kinds[0].__name__, *known]
 
 

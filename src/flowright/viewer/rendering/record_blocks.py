@@ -8,8 +8,8 @@ from itertools import groupby
 from pygments.lexers.python import PythonLexer
 from pygments.token import Comment, Keyword, Name, Number, String, Token
 
-from flowright.core.blocks import Block, Call, Fact, Program, Text, Timeline
 from flowright.core.formatting import duration
+from flowright.core.report import Block, Call, Fact, Program, Text, Timeline
 from flowright.core.untrusted import cut, one_line, visible
 from flowright.viewer.rendering.markup import Child, Html, el, facts, folded
 from flowright.viewer.rendering.svg import Scale

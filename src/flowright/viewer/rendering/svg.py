@@ -35,6 +35,10 @@ class Scale:
             value, low, high = (math.log10(number) for number in (value, low, high))
         return round(self.start + (value - low) / (high - low) * (self.end - self.start), 1)
 
+    def within(self, value: float) -> float:
+        """The place of a value, or of the end that it is beyond."""
+        return self(min(max(value, self.low), self.high))
+
     def ticks(self, count: int = 4, whole: bool = False) -> list[float]:
         """Round values within the scale, about ``count`` of them; of a logarithmic one 1, 3, 10,
         30 and so on."""
@@ -109,36 +113,32 @@ def x_axis(ticks: Sequence[float], x: Scale, form: Form, label: str) -> list[Htm
 
 def axes(x: Scale, y: Scale, form: Form, x_label: str) -> Html:
     """Both axes of a chart, with round ticks."""
-    return el(
-        "g",
-        y_axis(y.ticks(), y, form),
-        x_axis(x.ticks(5, whole=not x.log), x, plain, x_label),
-    )
+    across = x_axis(x.ticks(5, whole=not x.log), x, plain, x_label)
+    return el("g", y_axis(y.ticks(), y, form), across)
 
 
-def key(entries: Sequence[tuple[str, str]], note: str = "") -> Html:
-    """The names of a drawing's colours, as (class, name); ``note`` is one more line."""
-    items = [el("li", el("i", class_=f"swatch {class_}"), name) for class_, name in entries]
-    return el("ul", items, el("li", note) if note else None, class_="key")
+@dataclass(frozen=True, slots=True)
+class ChartDrawing:
+    """A chart on these units, under its title. ``key`` are colours by class with their names,
+    ``note`` one more line of it; the page's script reads out ``data`` at the pointer."""
 
+    title: str
+    drawn: Sequence[Html]
+    key: Sequence[tuple[str, str]] = ()
+    note: str = ""
+    data: str | None = None
+    height: float = HEIGHT
 
-def figure(
-    title: str,
-    drawn: Sequence[Html],
-    legend: Html | None = None,
-    data: str | None = None,
-    height: float = HEIGHT,
-) -> Html:
-    """The drawing under its title; ``data`` is what the page's script reads out at the pointer."""
-    svg = el(
-        "svg",
-        drawn,
-        viewBox=f"0 0 {WIDTH} {height:g}",
-        role="img",
-        aria_label=title,
-        data_chart=data,
-    )
-    return el("figure", el("figcaption", title), legend, svg)
+    @property
+    def html(self) -> Html:
+        """The figure on a page."""
+        items = [el("li", el("i", class_=f"swatch {style}"), name) for style, name in self.key]
+        items += [el("li", self.note)] if self.note else []
+        box = f"0 0 {WIDTH} {self.height:g}"
+        about = {"role": "img", "aria_label": self.title, "data_chart": self.data}
+        shown = el("svg", self.drawn, viewBox=box, **about)
+        legend = el("ul", items, class_="key") if items else None
+        return el("figure", el("figcaption", self.title), legend, shown)
 
 
 def _round_step(rough: float) -> float:

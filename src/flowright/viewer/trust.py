@@ -36,8 +36,8 @@ from flowright.core.report import (
 )
 from flowright.core.untrusted import one_line
 from flowright.runs.alarm import DRIFT, MEASURED, alarm_line, first_alarm
-from flowright.viewer.monitoring.sections import COLOURS, Chart, some
-from flowright.viewer.monitoring.snapshot import (
+from flowright.viewer.sections import COLOURS, Chart, some
+from flowright.viewer.snapshot import (
     FAILED,
     Snapshot,
     edge,

@@ -5,14 +5,14 @@ One column below 100 characters, two above; what does not fit is left out, the l
 section first.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from flowright.core import blocks
+from flowright.core import report
 from flowright.core.formatting import (
     Form,
     Point,
@@ -26,23 +26,6 @@ from flowright.core.formatting import (
 from flowright.core.untrusted import one_line, visible
 from flowright.environments.display import Display, blocks_of
 from flowright.runs.alarm import DRIFT, alarm_line
-from flowright.viewer.monitoring.attempt_groups import reward_of
-from flowright.viewer.monitoring.sections import LEARNER
-from flowright.viewer.monitoring.server_health import Health
-from flowright.viewer.monitoring.snapshot import (
-    QUIET_SECONDS,
-    RECENT,
-    Snapshot,
-    eta_seconds,
-    failures,
-    is_ours,
-    kinds,
-    last,
-    measured_of,
-    rollout_seconds,
-    stage_seconds,
-)
-from flowright.viewer.monitoring.trust import traffic
 from flowright.viewer.rendering.terminal import (
     ASCII,
     LABEL,
@@ -55,6 +38,22 @@ from flowright.viewer.rendering.terminal import (
     shortened,
     wrapped,
 )
+from flowright.viewer.rollout_records import reward_of
+from flowright.viewer.sections import LEARNER
+from flowright.viewer.snapshot import (
+    QUIET_SECONDS,
+    RECENT,
+    Snapshot,
+    eta_seconds,
+    failures,
+    is_ours,
+    kinds,
+    last,
+    measured_of,
+    rollout_seconds,
+    stage_seconds,
+)
+from flowright.viewer.trust import traffic
 
 SHORTEST_WAIT = 0.1  # seconds a call from which waiting is shown
 LONGEST = 20_000  # characters of a sample that are read
@@ -115,7 +114,7 @@ class Panels:
     rollouts: Sequence[Record]
     width: int
     glyphs: Glyphs
-    health: Mapping[str, Health] = field(default_factory=dict)
+    loads: Sequence[report.Fact] = ()
 
     def learning(self) -> list[Text]:
         """Reward, accuracy and outcomes of the samples, as of the last step."""
@@ -225,10 +224,9 @@ class Panels:
             if waited >= SHORTEST_WAIT:
                 row += Text(f"  each waited {duration(waited)}", style="dim")
             lines.append(row)
-        for url, health in self.health.items():
-            host = one_line(url.rpartition("//")[2].removesuffix("/v1"), 40)
-            style = "red" if health.trouble else ""
-            lines.append(shortened(f"{host}  {_busy(health)}", self.width, style))
+        for load in self.loads:
+            text = f"{load.name}  {load.alarm or load.text}"
+            lines.append(shortened(text, self.width, "red" if load.alarm else ""))
         return lines
 
     def _row(
@@ -283,17 +281,6 @@ def _label(text: str) -> Text:
     return Text(f"{text:<{LABEL}}", style="dim")
 
 
-def _busy(health: Health) -> str:
-    """Describe a server's load in a line."""
-    if health.trouble:
-        return one_line(health.trouble, 60)
-    counts = ((health.running, "running"), (health.waiting, "waiting"))
-    parts = [f"{count} {word}" for count, word in counts if count is not None]
-    if health.cache is not None:
-        parts.append(f"KV cache {percent(health.cache)}")
-    return ", ".join(parts)
-
-
 def _latest_message(rollouts: Sequence[Record], ours: bool) -> str | None:
     for rollout in reversed(rollouts):
         failure = object_of(rollout, "failure")
@@ -312,9 +299,9 @@ def sample(
     step = rollouts[0].get("step")
     rollout = rollouts[(step if isinstance(step, int) else 0) % len(rollouts)]
     for block in blocks_of(display, rollout):
-        if isinstance(block, blocks.Program):
+        if isinstance(block, report.Program):
             body = _highlighted(visible(block.source[:LONGEST]).strip("\n"))
-        elif isinstance(block, blocks.Text) and not block.short:
+        elif isinstance(block, report.Text) and not block.short:
             body = [Text(row) for row in visible(block.text[:LONGEST]).strip("\n").split("\n")]
         else:
             continue
@@ -380,12 +367,13 @@ RIGHT = (
 @dataclass(frozen=True, slots=True)
 class Screen:
     """A snapshot as a rich renderable. ``rollouts`` are those of the latest step that kept any;
-    ``full`` shows everything, as on paper, instead of the ``view``; ``health`` is by URL."""
+    ``full`` shows everything, as on paper, instead of the ``view``; ``loads`` are those of
+    servers."""
 
     snapshot: Snapshot
     rollouts: Sequence[Record] = ()
     full: bool = False
-    health: Mapping[str, Health] = field(default_factory=dict)
+    loads: Sequence[report.Fact] = ()
     view: View = field(default_factory=View)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -413,7 +401,7 @@ class Screen:
         room = None if height is None else height - len(head) - 1
         two = width >= TWO_COLUMNS
         column = (width - GUTTER) // 2 if two else width
-        panels = Panels(self.snapshot, self.rollouts, column, glyphs, self.health)
+        panels = Panels(self.snapshot, self.rollouts, column, glyphs, self.loads)
         if two:
             body = _side_by_side(_stack(LEFT, panels, room), _stack(RIGHT, panels, room), column)
         else:

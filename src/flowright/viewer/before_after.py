@@ -18,6 +18,7 @@ from flowright.core.formatting import (
 )
 from flowright.core.report import (
     FactList,
+    Fold,
     Heading,
     IntervalMark,
     ReportBlock,
@@ -28,8 +29,10 @@ from flowright.core.report import (
     ScatterDot,
 )
 from flowright.core.untrusted import one_line
-from flowright.viewer.monitoring.sections import settings
-from flowright.viewer.monitoring.snapshot import (
+from flowright.viewer.rendering import svg
+from flowright.viewer.rendering.charts import picture, scatter_marks
+from flowright.viewer.sections import settings
+from flowright.viewer.snapshot import (
     ACCURACY,
     MEAN_REWARD,
     Measured,
@@ -37,8 +40,6 @@ from flowright.viewer.monitoring.snapshot import (
     has_rewards,
     kinds,
 )
-from flowright.viewer.rendering import svg
-from flowright.viewer.rendering.charts import ChartPanel, picture, scatter_marks
 
 MARKED_DRIFT = 0.05  # judge less gold, as a share of the answers
 MORE: Sequence[tuple[str, str, Form]] = (
@@ -80,7 +81,7 @@ def evaluation_section(snapshot: Snapshot) -> ReportSection | None:
     if names := _measured_in((row["sources"] for row in rows), measured):
         cells = [_name_and_means(row, row["sources"], names, measured) for row in rows]
         heads = [one_line(name, 30) for name in (first, *names)]
-        blocks.append(ReportTable(heads, cells, folded="By dataset"))
+        blocks.append(Fold("By dataset", [ReportTable(heads, cells)]))
     if isinstance(summary := evaluation.get("summary"), Mapping) and summary:
         blocks += [Heading("Summary of the evaluation"), FactList(settings(summary))]
     if charts := _scatters(rows, columns):
@@ -105,7 +106,8 @@ def accuracy_against_tokens(evaluation: Record, path: Path) -> Path:
     title = f"Gold accuracy, {evaluation['problems']} problems, 95 % intervals"
     title += ", simulated" if evaluation["simulated"] else ""
     key = [(dot.colour, f"{number} {dot.name}") for number, dot in enumerate(dots, 1)]
-    write_text(path, picture([ChartPanel(title, scatter_marks(dots, x, label) if x else [])], key))
+    drawing = svg.ChartDrawing(title, scatter_marks(dots, x, label) if x else [], key)
+    write_text(path, picture([drawing], key))
     return path
 
 

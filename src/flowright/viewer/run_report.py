@@ -1,34 +1,167 @@
 """``report.html``: the report of a run in one self-contained file, written from its files alone.
 
 It loads nothing from anywhere, runs in any browser, and stays small because it shows a choice of
-the rollouts. The same files give the same report, byte for byte.
+the rollouts, found without keeping them all. The same files give the same report, byte for byte.
 """
 
 import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
+from statistics import fmean, pstdev
 
-from flowright.core.blocks import Block, Text
 from flowright.core.errors import RunError
 from flowright.core.files import disk_errors, write_text
 from flowright.core.formatting import Record, duration, object_of
-from flowright.core.report import ReportSection, ReportTable, calibration_section
+from flowright.core.report import Block, Fold, ReportSection, ReportTable, Text, calibration_section
 from flowright.core.untrusted import one_line
 from flowright.environments.display import Display, blocks_of
-from flowright.viewer.monitoring import sections, trust
-from flowright.viewer.monitoring.attempt_groups import (
-    AttemptGroup,
-    Selection,
-    record_facts,
-    reward_of,
-    select_groups,
-)
-from flowright.viewer.monitoring.before_after import evaluation_section
-from flowright.viewer.monitoring.snapshot import Snapshot, take_snapshot
+from flowright.runs.run_files import rollout_steps
+from flowright.viewer import sections, trust
+from flowright.viewer.before_after import evaluation_section
 from flowright.viewer.rendering.markup import Child, Html, el, folded, header, page, section, strip
 from flowright.viewer.rendering.record_blocks import REPORT, blocks_html
 from flowright.viewer.rendering.report import section_html, tiles_html
+from flowright.viewer.rollout_records import record_facts, reward_of
+from flowright.viewer.snapshot import Snapshot, load_rollouts, take_snapshot
 
 CHIP = {"running": "note", "finished": "good", "paused": "warn", "interrupted": "warn"}
+
+
+SEARCHED_STEPS = 40  # at most: enough to choose from, and a report of a long run stays quick
+WIDEST, BEST, WORST, DISPUTED = 3, 2, 2, 4
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptGroup:
+    """All attempts at one problem in one step, best reward first, unscored ones last."""
+
+    attempts: tuple[Record, ...]
+
+    @property
+    def step(self) -> int:
+        return int(self.attempts[0].get("step") or 0)
+
+    @property
+    def task(self) -> Record:
+        return self.attempts[0].get("task") or {}
+
+    @property
+    def rewards(self) -> list[float]:
+        values = [reward_of(attempt) for attempt in self.attempts]
+        return [value for value in values if value is not None]
+
+    @property
+    def mean(self) -> float:
+        return fmean(self.rewards)
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the scored rewards."""
+        return pstdev(self.rewards)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The groups of a report. ``messages`` holds the newest failure message by reason; ``disputed``
+    are single attempts that the judge called right and gold calls wrong, newest first."""
+
+    widest: Sequence[AttemptGroup] = ()
+    best: Sequence[AttemptGroup] = ()
+    worst: Sequence[AttemptGroup] = ()
+    disputed: Sequence[Record] = ()
+    messages: Mapping[str, str] = field(default_factory=dict)
+    searched: int = 0
+    kept: int = 0
+
+
+def select_groups(run: Path) -> Selection:
+    """Search up to ``SEARCHED_STEPS`` steps, evenly spread, the first and the last included.
+
+    The widest groups come from the whole run, the best and the worst from its last third, where the
+    policy is what it became; each list takes another kind of problem first, and no group is shown
+    twice.
+    """
+    steps = rollout_steps(run)
+    chosen = steps
+    if len(steps) > SEARCHED_STEPS:
+        ends = len(steps) - 1, SEARCHED_STEPS - 1
+        chosen = [steps[i * ends[0] // ends[1]] for i in range(SEARCHED_STEPS)]
+    widest = _Shortlist(WIDEST)
+    best, worst = _Shortlist(BEST), _Shortlist(WORST)
+    disputed: list[Record] = []
+    messages: dict[str, str] = {}
+    late = chosen[-max(1, len(chosen) // 3)] if chosen else 0
+    for step in chosen:
+        rollouts = load_rollouts(run, step)
+        for rollout in rollouts:
+            failure = rollout.get("failure") or {}
+            if failure.get("reason"):
+                messages[str(failure["reason"])] = str(failure.get("message") or "")
+        newer = [
+            r for r in rollouts if (_correct(r, "verdict"), _correct(r, "gold")) == (True, False)
+        ]
+        disputed = [*newer, *disputed][:DISPUTED]
+        for group in group_rollouts(rollouts):
+            if len(group.rewards) < 2:
+                continue
+            widest.offer((group.spread, step), group)
+            if step >= late:
+                best.offer((group.mean, step), group)
+                worst.offer((-group.mean, step), group)
+    shown: set[int] = set()
+    return Selection(
+        widest=widest.take(shown),
+        worst=worst.take(shown),
+        best=best.take(shown),
+        disputed=disputed,
+        messages=messages,
+        searched=len(chosen),
+        kept=len(steps),
+    )
+
+
+def group_rollouts(rollouts: Sequence[Record]) -> list[AttemptGroup]:
+    """Rollouts of one step as groups, in the order of their numbers."""
+    groups: dict[int, list[Record]] = {}
+    for rollout in rollouts:
+        groups.setdefault(int(rollout.get("group") or 0), []).append(rollout)
+    return [
+        AttemptGroup(tuple(sorted(attempts, key=_rank))) for _, attempts in sorted(groups.items())
+    ]
+
+
+class _Shortlist:
+    """The best offers of each kind of problem; holds few groups at any time."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._by_kind: dict[str, list[tuple[tuple[float, int], AttemptGroup]]] = {}
+
+    def offer(self, score: tuple[float, int], group: AttemptGroup) -> None:
+        ranked = self._by_kind.setdefault(str(group.task.get("kind")), [])
+        ranked.append((score, group))
+        ranked.sort(key=lambda item: item[0], reverse=True)
+        del ranked[self.size + WIDEST + WORST :]  # those that another list may take first
+
+    def take(self, shown: set[int]) -> list[AttemptGroup]:
+        taken: list[AttemptGroup] = []
+        for row in zip_longest(*self._by_kind.values()):
+            for _, group in sorted(filter(None, row), key=lambda item: item[0], reverse=True):
+                if len(taken) < self.size and id(group) not in shown:
+                    taken.append(group)
+                    shown.add(id(group))
+        return taken
+
+
+def _correct(rollout: Record, key: str) -> object:
+    return object_of(rollout, key).get("correct")
+
+
+def _rank(rollout: Record) -> tuple[bool, float]:
+    reward = reward_of(rollout)
+    return (reward is None, -(reward or 0.0))
 
 
 def write_report(run: Path) -> Path:
@@ -82,8 +215,8 @@ def render(snapshot: Snapshot, selection: Selection) -> str:
 
 def configuration(snapshot: Snapshot) -> ReportSection:
     """All settings of a run, folded."""
-    table = ReportTable(("", ""), sections.settings(snapshot.config), folded="All settings")
-    return ReportSection("configuration", "Configuration", [table])
+    table = ReportTable(("", ""), sections.settings(snapshot.config))
+    return ReportSection("configuration", "Configuration", [Fold("All settings", [table])])
 
 
 def strips(snapshot: Snapshot) -> list[Html]:

@@ -12,11 +12,14 @@ import select
 import signal
 import sys
 import termios
+import threading
 import time
 import tty
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
@@ -27,10 +30,13 @@ from rich.text import Text
 
 from flowright.core.checkout import here
 from flowright.core.errors import RunError
+from flowright.core.formatting import percent
+from flowright.core.report import Fact
+from flowright.core.untrusted import one_line
 from flowright.runs.run_files import newest_run, read_state, rollout_steps
-from flowright.viewer.monitoring.screen import Screen, View, notices
-from flowright.viewer.monitoring.server_health import Health, Watch
-from flowright.viewer.monitoring.snapshot import (
+from flowright.viewer.rendering.terminal import UNICODE
+from flowright.viewer.screen import Screen, View, notices
+from flowright.viewer.snapshot import (
     QUIET_SECONDS,
     RECENT,
     Snapshot,
@@ -39,7 +45,6 @@ from flowright.viewer.monitoring.snapshot import (
     failures,
     take_snapshot,
 )
-from flowright.viewer.rendering.terminal import UNICODE
 
 _KEY = re.compile(rb"\x1b(?:\[[0-9;]*[A-Z~]|O[A-Z])|[ -~]")
 _NAMED: Mapping[bytes, str] = {
@@ -88,6 +93,84 @@ def pressed_keys() -> Iterator[Callable[[float], Sequence[str]]]:
         yield wait
     finally:
         termios.tcsetattr(fd, termios.TCSADRAIN, before)
+
+
+SECONDS = 2.0  # of one request for a server's load
+PAUSE = 5.0
+_MOST_BYTES = 1 << 22
+_LINE = re.compile(r"^vllm:([a-z_]+)(?:\{[^\n]*\})? ([-+0-9.eE]+)$", re.MULTILINE | re.ASCII)
+_CACHE = ("kv_cache_usage_perc", "gpu_cache_usage_perc")
+"""The second is that of vLLM before version 0.11. Both are shares, despite their names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """A server's load, summed over its engines: running requests, waiting requests, and the fullest
+    key-value cache as a share. ``trouble``: why it could not be read."""
+
+    running: int | None = None
+    waiting: int | None = None
+    cache: float | None = None
+    trouble: str = ""
+
+
+def load_of(url: str, health: Health) -> Fact:
+    """Describe a server's load in a line."""
+    host = one_line(url.rpartition("//")[2].removesuffix("/v1"), 40)
+    counts = ((health.running, "running"), (health.waiting, "waiting"))
+    parts = [f"{count} {word}" for count, word in counts if count is not None]
+    if health.cache is not None:
+        parts.append(f"KV cache {percent(health.cache)}")
+    return Fact(host, ", ".join(parts), alarm=one_line(health.trouble, 60))
+
+
+def ask(url: str) -> Health:
+    """Read the health of the server at a base URL, with or without ``/v1``."""
+    address = url.rstrip("/").removesuffix("/v1") + "/metrics"
+    try:
+        with urllib.request.urlopen(address, timeout=SECONDS) as answer:
+            return read_metrics_page(answer.read(_MOST_BYTES).decode("utf-8", "replace"))
+    except (OSError, ValueError) as error:
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        return Health(trouble=str(reason) or type(error).__name__)
+
+
+def read_metrics_page(text: str) -> Health:
+    """Parse a page in Prometheus' text format."""
+    found: dict[str, list[float]] = {}
+    for name, value in _LINE.findall(text):
+        with suppress(ValueError):
+            number = float(value)
+            found.setdefault(name, []).append(number)
+    running, waiting = (found.get(f"num_requests_{what}") for what in ("running", "waiting"))
+    cache = next((found[name] for name in _CACHE if name in found), None)
+    if running is None and waiting is None and cache is None:
+        return Health(trouble="no vLLM metrics there")
+    return Health(
+        None if running is None else int(sum(running)),
+        None if waiting is None else int(sum(waiting)),
+        None if cache is None else max(cache),
+    )
+
+
+class Watch(threading.Thread):
+    """Polls vLLM servers on a thread of its own, so that one that does not answer holds up no
+    screen; ``known`` has the latest by URL."""
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        super().__init__(daemon=True, name="server-health")
+        self._urls = urls
+        self.known: Mapping[str, Health] = {}
+
+    def look(self) -> Mapping[str, Health]:
+        """Poll all, once."""
+        self.known = {url: ask(url) for url in self._urls}
+        return self.known
+
+    def run(self) -> None:
+        pause = threading.Event()
+        while not pause.wait(PAUSE if self.known else 0):
+            self.look()
 
 
 START = "python train.py --config config/quickstart.yaml"
@@ -222,7 +305,8 @@ def _follow(watcher: Watcher | None, name: str | None, output_dir: Path) -> Watc
 
 def screen_of(watcher: Watcher, health: Mapping[str, Health], full: bool = False) -> Screen:
     steps = rollout_steps(watcher.run)
-    return Screen(watcher.look(), watcher.rollouts(steps[-1]) if steps else (), full, health)
+    rollouts = watcher.rollouts(steps[-1]) if steps else ()
+    return Screen(watcher.look(), rollouts, full, [load_of(*each) for each in health.items()])
 
 
 def _waiting(output_dir: Path) -> Text:

@@ -33,7 +33,7 @@ from flowright.core.report import (
 from flowright.core.untrusted import one_line
 from flowright.environments.display import Mix
 from flowright.runs.alarm import DRIFT
-from flowright.viewer.monitoring.snapshot import (
+from flowright.viewer.snapshot import (
     Measured,
     Snapshot,
     edge,
