@@ -76,12 +76,24 @@ def test_a_broken_json_list_is_named_by_row_and_line(tmp_path: Path):
 
 @pytest.mark.parametrize("cut", [",", ";", "\t"])
 def test_csv_cells_may_be_json_and_empty_ones_are_none(tmp_path: Path, cut: str):
-    text = "\ufeffq,kwargs,x\n\"a\nb\",'[1]',\n2,[x,1\n".replace(",", cut).replace("'", "")
-    path = write(tmp_path / "x.csv", text)
+    lines = ["q,kwargs,x", '"a\nb","[""y""]",', "2,[x,1", '[7],"[{""a"": 1}]",']
+    path = write(tmp_path / "x.csv", "\ufeff" + "\n".join(lines).replace(",", cut) + "\n")
     assert read(path) == [
-        (f"{path}:3", {"q": "a\nb", "kwargs": [1]}),
+        (f"{path}:3", {"q": "a\nb", "kwargs": ["y"]}),
         (f"{path}:4", {"q": "2", "kwargs": "[x", "x": "1"}),
+        (f"{path}:5", {"q": "[7]", "kwargs": [{"a": 1}]}),
     ]
+
+
+def test_lists_of_numbers_in_csv_stay_text_and_deep_rows_are_one_line(tmp_path: Path):
+    path = write(tmp_path / "x.csv", 'answer\n"[7, 40]"\n')
+    assert read(path) == [(f"{path}:2", {"answer": "[7, 40]"})]
+    for depth in (101, 900, 100_000):
+        for opening, closing in (("[", "]"), ('{"a":', "}")):
+            text = f'{{"a": {opening * depth}1{closing * depth}}}\n'
+            for name in ("x.jsonl", "x.json"):
+                with pytest.raises(DataError, match=r"x\.json.?:1: .*too deep"):
+                    read(write(tmp_path / name, text if name == "x.jsonl" else f"[{text}]"))
 
 
 def test_a_csv_row_with_too_many_cells_is_named(tmp_path: Path):

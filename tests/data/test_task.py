@@ -45,7 +45,7 @@ GOOD = '{"id": "a", "kind": "math", "source": "s", "question": "q", "reference":
     ("line", "message"),
     [
         ("{", "not JSON: Expecting property name"),
-        ("[]", "a task is a JSON object, not list"),
+        ("[]", "a row is a JSON object, not list"),
         ('{"id": "b", "kind": "math"}', "the task lacks source, question, reference"),
         (GOOD + ', "answer": 2}', "unknown field answer"),
         (GOOD.replace("math", "maths") + "}", "kind is 'maths', not one of math, code, qa"),

@@ -321,7 +321,7 @@ def test_the_reason_is_kept() -> None:
     reading = parse_verdict('{"reason": " Both are 4. ", "verdict": true}', "json_schema")
     assert reading.reason == "Both are 4."
     assert parse_verdict('{"reason": "\\ud83d!", "verdict": true}', "json_schema").reason == "?!"
-    assert len(parse_verdict("x" * 9000 + "\nVerdict: True", "text").reason) == 2000
+    assert len(parse_verdict("x" * 9000 + ".\nVerdict: True", "text").reason) == 2000
 
 
 def test_a_long_reply_is_read_from_its_end() -> None:

@@ -103,7 +103,7 @@ def test_any_text_can_be_read(text: str) -> None:
         ("```\nx = 1\n```\nor\n```py\nx = 2\n```", "x = 2"),
         ("```python\nx = 1\n```\nOutput:\n```text\n1\n```", "x = 1"),
         ("x = 1\n", "x = 1"),
-        ("```python\n    x = 1", "    x = 1"),
+        ("```python\n    x = 1", "x = 1"),
         ("````python\ns = '''\n```\n'''\n````", "s = '''\n```\n'''"),
         ("<think>```python\nno\n```</think>\n```python\nx = 1\n```", "x = 1"),
         ("~~~python\nx = 1\n~~~", "x = 1"),
@@ -117,7 +117,7 @@ def test_extract_code(reply: str, code: str) -> None:
 def test_the_block_that_defines_the_function_is_the_program() -> None:
     reply = "```python\ndef f(): pass\n```\nUse it:\n```python\nprint(f())\n```"
     assert extract_code(reply, "f") == "def f(): pass"
-    assert extract_code(reply) == "print(f())"
+    assert extract_code(reply) == "def f(): pass\n\nprint(f())"
     assert extract_code(reply, "g") == "def f(): pass\n\n\nprint(f())"
 
 

@@ -84,7 +84,7 @@ def dry_run(config: Config, console: Console, resume: bool = False) -> int:
 
 
 def inspect_run(config: Config, resume: bool = False) -> Findings:
-    """Check everything that a run needs; nothing is written."""
+    """Check everything that a run needs; only the cache of checked references is written."""
     found = Findings()
     check_choices(config.grpo)
     config = resolved(config, planned_device(config))

@@ -3,12 +3,14 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flowright.data.build import Mixed
     from flowright.data.download import Download
+    from flowright.data.own import OwnProblem
     from flowright.data.sources import Source
 
 # Sizes of the official mode; AFlow's splits are taken whole, the offline mixture has its own.
@@ -144,6 +146,8 @@ def add_mix_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--field", action="append", default=[], metavar="NAME=COLUMN",
                         help="what a column of --own is, such as question=frage")  # fmt: skip
     parser.add_argument("--kind", choices=["math", "code", "qa"], help="of all rows of --own")
+    parser.add_argument("--skip-bad", action="store_true",
+                        help="leave out unusable rows of --own, and count them")  # fmt: skip
     parser.add_argument("--out", type=Path, help="default: data/mixed; of --own data/own")
     parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
     parser.add_argument(
@@ -200,6 +204,7 @@ def _check_mix(options: argparse.Namespace) -> None:
         problems.append("--share: rows of your own are mixed with others as package.module:DATASET")
     if not options.own:
         given = {"--own-val": options.own_val, "--field": options.field, "--kind": options.kind}
+        given |= {"--skip-bad": options.skip_bad}
         problems += [f"{name}: goes with --own FILE" for name, value in given.items() if value]
     if options.offline and options.share:
         problems.append("--share: the offline mixture has fixed shares, a third for each kind")
@@ -216,20 +221,27 @@ def _mix_offline(options: argparse.Namespace) -> "Mixed":
 
 
 def _mix_own(options: argparse.Namespace) -> "Mixed":
+    from flowright.core.tables import raise_problems
     from flowright.data.build import Mixed, facts, hold_out
-    from flowright.data.own import Conversion
+    from flowright.data.own import Conversion, OwnProblem
     from flowright.data.sources.dataset import sha256_of
     from flowright.data.sources.rows import read_table
 
-    conversion = Conversion(_parse_fields(options.field), options.kind)
-    made = []
+    conversion = Conversion(_parse_fields(options.field), options.kind, options.skip_bad)
+    own: list[OwnProblem] = []
     for path, named in [*((p, None) for p in options.own), *((p, "val") for p in options.own_val)]:
         problems = conversion.problems(read_table(path), path.name.partition(".")[0])
-        made += [(problem, named or split) for problem, split in problems]
-    sizes = {"train": options.train, "val": options.val, "test": options.test}
-    splits, dropped = hold_out(made, sizes, options.seed)
+        own += [replace(one, split=named or one.split) for one in problems]
     for what, rows in conversion.assumed.items():
         print(f"assumed: {what} ({rows} rows)")
+    own, bad = _proven(own)
+    left_out = [*conversion.left_out, *bad]
+    if not options.skip_bad:
+        raise_problems(left_out)
+    for line in left_out[:3] + [f"and {len(left_out) - 3:,} more"] * (len(left_out) > 3):
+        print(f"left out: {line}")
+    sizes = {"train": options.train, "val": options.val, "test": options.test}
+    splits, dropped = hold_out([(one.problem, one.split) for one in own], sizes, options.seed)
     if dropped:
         print(f"left out: {dropped} repetitions")
     inputs = {path.name: sha256_of(path) for path in (*options.own, *options.own_val)}
@@ -237,10 +249,49 @@ def _mix_own(options: argparse.Namespace) -> "Mixed":
     return Mixed(splits, facts("own", options.seed, splits, dropped=counts, inputs=inputs))
 
 
+def _proven(own: "list[OwnProblem]") -> "tuple[list[OwnProblem], list[str]]":
+    """Run the reference of each program against its tests: the problems that passed, and a line
+    about each that failed. Prints notes."""
+    import asyncio
+
+    from rich.console import Console
+
+    from flowright.config.policy import TinySection
+    from flowright.core.errors import UserError
+    from flowright.evaluation.responses.response_options import progress_bar
+    from flowright.grading.references import ReferenceReport, check_references
+    from flowright.sandbox import Sandbox
+
+    # By number: ids of rows may repeat.
+    tasks = [replace(one.problem, id=str(n)) for n, one in enumerate(own)]
+    examples = {str(n) for n, one in enumerate(own) if one.has_examples}
+
+    async def check() -> ReferenceReport:
+        with progress_bar(Console(), "references") as begin:
+            async with Sandbox() as sandbox:
+                return await check_references(
+                    tasks, sandbox, TinySection().cache_dir, begin, examples
+                )
+
+    try:
+        report = asyncio.run(check()) if any(t.kind == "code" for t in tasks) else ReferenceReport()
+    except UserError as error:  # a machine that cannot isolate programs
+        print(f"references: not checked; {error}")
+        report = ReferenceReport()
+    for line in report.lines():
+        print(f"references: {line}")
+    kept = [
+        replace(one, problem=replace(one.problem, public_tests=report.public_tests(task)))
+        for one, task in zip(own, tasks, strict=True)
+        if task.id not in report.failed
+    ]
+    return kept, [f"{own[int(id)].where}: {why}" for id, why in report.failed.items()]
+
+
 def _parse_fields(arguments: Sequence[str]) -> dict[str, str]:
     from flowright.core.errors import UserError
     from flowright.core.plugins import suggest
-    from flowright.data.own import NAMES
+    from flowright.data.own_columns import NAMES
 
     pairs = [argument.partition("=") for argument in arguments]
     problems = [

@@ -92,6 +92,22 @@ class Heading:
 
 
 @dataclass(frozen=True, slots=True)
+class Bullets:
+    """Lines of a list."""
+
+    lines: Sequence[str]
+    numbered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Blocks that a page shows under a title once a reader opens it."""
+
+    title: str
+    blocks: Sequence["ReportBlock"]
+
+
+@dataclass(frozen=True, slots=True)
 class FactList:
     """Names and values."""
 
@@ -128,12 +144,13 @@ class IntervalMark:
 
 @dataclass(frozen=True, slots=True)
 class ReportCell:
-    """A table cell. ``note`` is printed smaller, such as an interval; ``text`` columns are aligned
-    left and wrapped; a page draws ``mark`` behind the text and leads to ``address``."""
+    """A table cell. ``note`` is printed smaller, such as an interval; ``is_text``: aligned left and
+    wrapped; a page draws ``mark`` behind the text and leads to ``address``. ``style`` may have
+    other classes of a page."""
 
     text: str
     note: str = ""
-    style: Style = ""
+    style: str = ""
     is_text: bool = False
     mark: Spark | IntervalMark | None = None
     address: str | None = None
@@ -141,25 +158,28 @@ class ReportCell:
 
 @dataclass(frozen=True, slots=True)
 class ReportColumn:
-    """A column head. Columns with ``page_only`` are left out on a terminal, which is narrow."""
+    """A column head. Columns with ``page_only`` are left out on a terminal, which is narrow. A page
+    sorts by it at ``address``; ``order``: ascending or descending by it now."""
 
     title: str
     page_only: bool = False
     is_text: bool = False
+    tip: str = ""
+    address: str | None = None
+    order: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ReportTable:
     """Rows of cells below their columns; the first cell of a row is its name. Without rows nothing
-    is shown. Rows of the numbers in ``shaded`` stand out; a page shows a ``folded`` table under its
-    title when a reader opens it."""
+    is shown. Rows of the numbers in ``shaded`` stand out; ``anchor`` names it on a page."""
 
     columns: Sequence[ReportColumn | str]
     rows: Sequence[Sequence[ReportCell | str]]
     caption: str = ""
     where: Where = "both"
     shaded: Collection[int] = ()
-    folded: str = ""
+    anchor: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +336,7 @@ ReportChart = (
     | HistogramChart
     | ReliabilityChart
 )
-ReportBlock = Note | Heading | FactList | BarList | ReportTable | ReportChart
+ReportBlock = Note | Heading | Bullets | Fold | FactList | BarList | ReportTable | ReportChart
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,13 +352,15 @@ class ReportSection:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A whole report. ``warnings`` (label and text) come before any number; ``chips`` are short
-    facts about the measurement; ``notes`` are remarks on the numbers."""
+    """A whole report. ``warnings`` (label and text) come before any number, then ``banners``, each
+    with whether it is an alarm; ``chips`` are short facts about the measurement; ``notes`` are
+    remarks on the numbers."""
 
     kind: str
     title: str
     sections: Sequence[ReportSection]
     warnings: Sequence[tuple[str, str]] = ()
+    banners: Sequence[tuple[str, str, bool]] = ()
     chips: Sequence[str] = ()
     subtitle: str = ""
     notes: Sequence[str] = ()

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from flowright.core.errors import DataError, UserError
-from flowright.core.files import disk_errors
+from flowright.core.files import disk_errors, replacing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -127,18 +127,14 @@ def write_rows(
     """Replace a file by rows, at once: parquet or JSON Lines, by the end of its name. ``schema``
     types the columns of parquet. Raises UserError for rows that parquet cannot hold, and RunError
     (a full disk)."""
-    part = path.with_name(f"{path.name}.part")
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
+        with replacing(path) as part:
             if path.suffix.lower() == ".parquet":
                 _write_parquet(path, part, rows, schema)
             else:
                 with part.open("w", encoding="utf-8") as out:
                     out.writelines(map(json_line, rows))
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
 
 
 def json_line(row: Mapping[str, Any]) -> str:
@@ -208,8 +204,8 @@ def _next_item(text: str, position: int) -> int:
 
 def _csv(path: Path) -> _Read:
     """The first line names the columns, between commas, semicolons (as spreadsheets write where a
-    comma is decimal) or tabs. An empty cell is none; a cell that is a JSON list or object is one.
-    """
+    comma is decimal) or tabs. An empty cell is none; a cell that is a JSON object, or a list with
+    objects or texts in it, is one. A list of numbers stays text: ``[7, 40]`` may be an interval."""
     csv.field_size_limit(_LONGEST_CELL)
     with _open(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as lines:
         columns = lines.readline()
@@ -222,7 +218,8 @@ def _csv(path: Path) -> _Read:
 
 
 def _cell(text: str) -> Any:
-    if text.lstrip()[:1] in ("[", "{"):
+    begin = text.lstrip()[:1]
+    if begin == "{" or (begin == "[" and ('"' in text or not text.strip("[] "))):
         try:
             return json.loads(text)
         except (ValueError, RecursionError):
@@ -262,6 +259,7 @@ _READERS: Mapping[str, Callable[[Path], _Read]] = {
 }
 
 _TOO_LARGE = "a number is too long, or lists too deep"
+_DEEPEST = 100  # lists and objects in each other
 
 
 def parse_row(text: bytes) -> Row | str:
@@ -277,9 +275,15 @@ def parse_row(text: bytes) -> Row | str:
 
 
 def _as_row(value: object) -> Row | str:
-    if isinstance(value, dict):
-        return value
-    return f"a row is a JSON object, not {type(value).__name__}"
+    if not isinstance(value, dict):
+        return f"a row is a JSON object, not {type(value).__name__}"
+    level: list[Any] = [value]
+    for _ in range(_DEEPEST):
+        inside = (one.values() if isinstance(one, dict) else one for one in level)
+        level = [one for values in inside for one in values if isinstance(one, dict | list)]
+        if not level:
+            return value
+    return _TOO_LARGE
 
 
 def _open(path: Path) -> IO[bytes]:

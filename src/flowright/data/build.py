@@ -277,7 +277,7 @@ def hold_out(
     or as many as ``sizes`` names; test is empty unless asked for. Raises DataError if nothing is
     left to train or to validate on."""
     seen, pools = Seen(), {"test": [], "val": [], "train": []}
-    distinct = _numbered_on(problems)
+    distinct = numbered_on(problems)
     for wanted, pool in pools.items():  # evaluation first: train gives way to it
         for problem, named in distinct:
             if (named or "train") == wanted and seen.meet(problem) is None:
@@ -298,7 +298,7 @@ def hold_out(
     return Splits(*(tuple(pools[name]) for name in ("train", "val", "test"))), dropped
 
 
-def _numbered_on(
+def numbered_on(
     problems: Sequence[tuple[Problem, str | None]],
 ) -> list[tuple[Problem, str | None]]:
     """With another id for every problem whose id a different one has already."""

@@ -8,29 +8,35 @@ fit its manifest has none.
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from flowright.core.checkout import here
 from flowright.core.errors import DataError
 from flowright.core.plugins import load
+from flowright.data.build import numbered_on
 from flowright.data.offline import build_offline
+from flowright.data.own import Conversion
 from flowright.data.sources import AFLOW, SPLITS, Split
-from flowright.data.splits import Splits
-from flowright.data.task import Problem, read_tasks
+from flowright.data.sources.rows import read_table
+from flowright.data.splits import Seen, Splits
+from flowright.data.task import FILL_IN, Problem, is_task_file, read_tasks
 
 OFFLINE = "offline"
 
 
-def load_problems(name: str, split: Split) -> Sequence[Problem]:
-    """The problems of ``offline`` (of its ``split``), of a JSON Lines file, or of a function that
-    ``package.module:function`` names and that takes nothing; maybe none. Raises DataError, and
-    ConfigError where the function cannot be imported."""
+def load_problems(name: str, split: Split, notes: list[str] | None = None) -> Sequence[Problem]:
+    """The problems of ``offline`` (of its ``split``), of a file of tasks or of a user's own rows,
+    or of a function that ``package.module:function`` names and that takes nothing; maybe none.
+    Assumptions on own rows are added to ``notes``. Raises DataError, and ConfigError where the
+    function cannot be imported."""
     if name == OFFLINE:
         return getattr(_offline(), split)
     if ":" not in name or Path(name).is_file():
-        return read_tasks(Path(name))
+        is_own = Path(name).is_file() and not is_task_file(Path(name))
+        return _own_problems(Path(name), split, notes) if is_own else read_tasks(Path(name))
     problems = list(load(name, "dataset")())
     ids: set[str] = set()
     for number, problem in enumerate(problems, start=1):
@@ -42,6 +48,23 @@ def load_problems(name: str, split: Split) -> Sequence[Problem]:
         if problem.id in ids:
             raise DataError(f"{name}: number {number}: id {problem.id!r} is there already")
         ids.add(problem.id)
+    return problems
+
+
+def _own_problems(path: Path, split: Split, notes: list[str] | None) -> list[Problem]:
+    """Convert rows as ``--own`` does. Ids begin with the split: files number their rows alike."""
+    conversion = Conversion()
+    try:
+        own = conversion.problems(read_table(path), path.name.partition(".")[0])
+    except DataError as error:
+        remedy = f"{path}: {here(FILL_IN)} --skip-bad leaves unusable rows out"
+        raise DataError(*error.problems, remedy) from None
+    seen = Seen()
+    named = [(replace(o.problem, id=f"{split}/{o.problem.id}"), None) for o in own]
+    problems = [problem for problem, _ in numbered_on(named) if not seen.meet(problem)]
+    if notes is not None:
+        counts = {**conversion.assumed, "repetitions are left out": len(own) - len(problems)}
+        notes += [f"{path}: {what} ({rows:,} rows)" for what, rows in counts.items() if rows]
     return problems
 
 

@@ -1,150 +1,147 @@
 """Problems from a user's own file: columns are found by name, missing fields are filled in, and
 every assumption is reported."""
 
-import ast
 import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 from flowright.core.errors import DataError
-from flowright.data.sources.programs import humaneval, interface
+from flowright.core.tables import raise_problems
+from flowright.data.answers import (
+    AnswerCell,
+    UnreadableAnswer,
+    is_formula,
+    message_role,
+    message_text,
+    read_answer,
+    structure,
+)
+from flowright.data.own_columns import OwnColumns
+from flowright.data.own_programs import read_program, read_tests
+from flowright.data.sources.dataset import Converter
+from flowright.data.sources.programs import mbpp
+from flowright.data.sources.questions import commonsenseqa, drop, hotpotqa
 from flowright.data.sources.rows import UpstreamRow
 from flowright.data.splits import normalise
-from flowright.data.task import Kind, Problem
-from flowright.llm.replies import boxed
-from flowright.sandbox import parse_trusted
+from flowright.data.task import KINDS, Kind, Problem
 
-NAMES: Mapping[str, tuple[str, ...]] = {
-    "question": ("question", "problem", "prompt", "instruction", "query", "input", "messages"),
-    "reference": (
-        *("reference", "answer", "ground_truth", "final_answer", "gold", "expected", "label"),
-        *("target", "answers", "answerKey", "solution", "output", "reward_model", "completion"),
-    ),
-    "code": ("reference", "solution", "code", "canonical_solution", "answer", "output"),
-    "tests": ("tests", "test_list", "test", "assertions"),
-    "choices": ("choices", "options"),
-    "context": ("context", "passage", "passages"),
-    "id": ("id", "task_id", "qid"),
-    "source": ("source", "data_source"),
-    "test_setup": ("test_setup", "test_setup_code"),
-    **{n: (n,) for n in ("kind", "entry_point", "alternatives", "public_tests", "hidden_tests")},
-    "split": ("split",),
-    "instruction": ("instruction",),
-    "input": ("input",),
+_FORMS: Mapping[tuple[str, ...], tuple[str, Converter]] = {
+    ("text", "code", "test_list", "task_id"): ("MBPP", mbpp),
+    ("context", "supporting_facts", "question", "answer"): ("HotpotQA", hotpotqa),
+    ("context", "ref_text"): ("DROP", drop),
 }
-"""Our fields, and the columns that are taken for them, the first that a row has."""
-
-
-ROWS: Mapping[Kind, str] = {
-    "math": '{"question": "What is 6 * 7?", "answer": 42}',
-    "qa": '{"question": "What is the capital of Peru?", "answer": "Lima"}',
-    "code": '{"question": "Write double(x).", "solution": "def double(x):\\n    return 2 * x", '
-    '"tests": ["assert double(2) == 4", "assert double(-3) == -6"]}',
-}
-"""A row to copy for each kind."""
-
-
-def lacking(row: UpstreamRow, what: str, kind: Kind) -> DataError:
-    """Return the error for a row without a field, with a row to copy."""
-    fields = {"question": "question", "answer": "reference", "solution": "code", "tests": "tests"}
-    names = ", ".join(NAMES[fields[what]])
-    has = " ".join(", ".join(row.values).split()) or "nothing"
-    return row.error(
-        f"no {what}: one of the columns {names} is wanted, or --field NAME=COLUMN; the row has "
-        f"{has}; such a row is {ROWS[kind]}"
-    )
-
-
-def texts(row: UpstreamRow, name: str, value: Any) -> list[str]:
-    """Tests as a list, empty for None. Raises DataError."""
-    if value is None:
-        return []
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise row.error(
-            f"{name} are Python statements, such as assert double(2) == 4; pairs of input and "
-            "output are not understood"
-        )
-    return value
-
-
+"""OwnColumns by which rows of official files are known, AFlow's among them."""
 _SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "dev": "val"}
 _SPLITS |= {"test": "test"}
 _LETTERED = re.compile(r"(?:option|choice)?[ _]?([A-Ja-j])")
-_CHECK = re.compile(r"^def check\(", re.MULTILINE)
-_NUMBER = re.compile(r"[-+]?[$€£]?\d[\d,]*(\.\d+)?(/\d+)?\s*%?")
+_OPTION = re.compile(r"(?:^|,)\s*([a-j])\s*\)\s*(.*?)\s*(?=,\s*[a-j]\s*\)|\Z)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnProblem:
+    """A problem with the place of its row and the split that it names. ``has_examples``: its public
+    tests come from a docstring, which may be wrong."""
+
+    problem: Problem
+    where: str
+    split: str | None = None
+    has_examples: bool = False
 
 
 @dataclass(slots=True)
 class Conversion:
     """Rows into problems. ``columns`` are names of the user's for our fields, ``kind`` that of all
-    rows. ``assumed`` counts what was done, in words."""
+    rows. ``left_out`` are lines about unusable rows, which are an error unless it ``skips``."""
 
-    columns: Mapping[str, str] = field(default_factory=dict)
+    columns: InitVar[Mapping[str, str] | None] = None
     kind: Kind | None = None
-    assumed: Counter[str] = field(default_factory=Counter)
-    _used: set[str] = field(default_factory=set)
+    skips: bool = False
+    left_out: list[str] = field(default_factory=list)
     _from_one: bool = False
+    _columns: OwnColumns = field(init=False)
 
-    def problems(self, rows: Iterable[UpstreamRow], stem: str) -> list[tuple[Problem, str | None]]:
-        """Each row's problem and the split that it names itself. ``stem`` goes into ids and sources
-        that are filled in. Raises DataError at the first row that cannot be used."""
-        all_rows = list(rows)
+    def __post_init__(self, columns: Mapping[str, str] | None) -> None:
+        self._columns = OwnColumns(columns or {})
+
+    @property
+    def assumed(self) -> Counter[str]:
+        """Rows by what was assumed of them."""
+        return self._columns.assumed
+
+    def problems(self, rows: Iterable[UpstreamRow], stem: str) -> list[OwnProblem]:
+        """Convert rows. ``stem`` goes into ids and sources that are filled in. Raises DataError
+        with a line for each unusable row, the first ten, and for columns that no row has."""
+        all_rows = [self._columns.lifted(row) for row in rows]
+        self._columns.check(all_rows)
         self._from_one = self._counts_from_one(all_rows)
-        made = [(self._problem(row, stem), self._split(row)) for row in all_rows]
-        columns = dict.fromkeys(name for row in all_rows for name in row.values)
-        left = [name for name in columns if name not in self._used]
-        if left:
-            self.assumed[f"left aside: {', '.join(left)}"] = len(all_rows)
+        made: list[OwnProblem] = []
+        bad: list[str] = []
+        for row in all_rows:
+            try:
+                made.append(self._problem(row, stem))
+            except DataError as error:
+                bad += error.problems
+        if not self.skips:
+            raise_problems(bad)
+        self.left_out += bad
+        self._columns.note_unused(all_rows)
         return made
 
-    def _problem(self, row: UpstreamRow, stem: str) -> Problem:
-        given = self._value(row, "source")
+    def _problem(self, row: UpstreamRow, stem: str) -> OwnProblem:
+        if (form := self._form(row)) is not None:
+            self.assumed[f"taken for {form[0]}'s form"] += 1
+            self._columns.used |= {*row.values}
+            return OwnProblem(form[1](row), row.where)
+        given, number = self._value(row, "source"), self._value(row, "id")
         source = given if isinstance(given, str) else f"own/{stem}"
-        number = self._value(row, "id")
-        id = f"{source}/{row.name}" if number is None else str(number)
         if number is None:
             self.assumed["id and source filled in"] += 1
-        tests, choices = self._tests(row), self._choices(row)
-        if isinstance(test := row.values.get("test"), str) and _CHECK.search(test):
-            self.assumed["taken for HumanEval's form: check(candidate)"] += 1
-            self._used |= {"task_id", "prompt", "entry_point", "canonical_solution", "test"}
-            whole = UpstreamRow({**row.values, "task_id": id}, row.where, row.name)
-            return replace(humaneval(whole), id=id, source=source)
-        question = self._question(row)
-        kind = self._value(row, "kind") or self.kind or ("code" if tests else None)
-        if kind == "code":
-            values = self._code(row, question, tests)
-        elif choices:
-            label = self._label(row, self._reference(row)[0], choices)
-            values = {"question": question, "reference": label, "choices": choices}
+        id = f"{source}/{row.name}" if number is None else str(number)
+        split, kind = self._split(row), self._kind(row)
+        question, spoken = self._question(row)
+        tests, has_examples = read_tests(self._columns, row, kind), False
+        if tests.hidden or kind == "code":
+            kind = "code"
+            values, has_examples = read_program(self._columns, row, question, tests)
         else:
-            answer, alternatives = self._reference(row)
-            reference = str(answer)
-            values = {"question": question, "reference": reference, "alternatives": alternatives}
-            if kind is None:
-                kind = "math" if _looks_like_maths(reference) else "qa"
-                grading = {"math": "whose answer is a number or a formula", "qa": "of other text"}
-                self.assumed[f"kind {kind} for rows {grading[kind]}"] += 1
-        kind = kind or "qa"
-        fields = {"id": id, "kind": kind, "source": source, **values}
+            answer, choices = self._answer(row, spoken), self._choices(row)
+            if choices:
+                values = {"reference": self._label(row, answer, choices), "choices": choices}
+            else:
+                values = {"reference": answer.reference, "alternatives": answer.alternatives}
+            kind = kind or ("qa" if choices else self._kind_of(answer.reference))
+        fields = {"id": id, "kind": kind, "source": source, "question": question, **values}
         if context := self._context(row):
             fields["context"] = context
-        return Problem.from_row(json.loads(json.dumps(fields)), row.where)
+        plain = json.loads(json.dumps(fields))
+        return OwnProblem(Problem.from_row(plain, row.where), row.where, split, has_examples)
 
     def _value(self, row: UpstreamRow, name: str) -> Any:
-        """A field of ours, None where the row has no column for it."""
-        for column in (self.columns[name],) if name in self.columns else NAMES[name]:
-            value = row.values.get(column)
-            if value is None or value in ("", [], {}) or value != value:  # NaN: pandas has no other
-                continue
-            self._used.add(column)
-            if column != name and name != "code":
-                self.assumed[f"{name} from {column}"] += 1
-            return value
-        return None
+        return self._columns.value(row, name)
+
+    def _form(self, row: UpstreamRow) -> tuple[str, Converter] | None:
+        if isinstance(row.values.get("question"), Mapping) and "answerKey" in row:
+            return "CommonsenseQA", commonsenseqa
+        known = (form for names, form in _FORMS.items() if all(name in row for name in names))
+        return None if self._columns.named else next(known, None)
+
+    def _kind(self, row: UpstreamRow) -> Kind | None:
+        """The kind of all rows or of this one; other words than ours are topics, not kinds."""
+        given = self._value(row, "kind")
+        if self.kind or given is None:
+            return self.kind
+        if "kind" in row and given not in KINDS:
+            raise row.error(f"kind is {given!r}, not one of {', '.join(KINDS)}")
+        return next((kind for kind in KINDS if kind == str(given).casefold()), None)
+
+    def _kind_of(self, reference: str) -> Kind:
+        kind: Kind = "math" if is_formula(reference) else "qa"
+        grading = {"math": "whose answer is a number or a formula", "qa": "of other text"}
+        self.assumed[f"kind {kind} for rows {grading[kind]}"] += 1
+        return kind
 
     def _context(self, row: UpstreamRow) -> str | None:
         """A passage, or several; beside an instruction, its input."""
@@ -153,55 +150,40 @@ class Conversion:
             value = self._value(row, "input")
         return "\n\n".join(map(str, value)) if isinstance(value, list) else value
 
-    def _question(self, row: UpstreamRow) -> str:
+    def _question(self, row: UpstreamRow) -> tuple[str, str | None]:
+        """The question, and the answer of a chat that ends with one."""
         value = self._value(row, "question")
-        if isinstance(value, list):  # messages of a chat
-            contents = [m.get("content") for m in value if isinstance(m, Mapping)]
-            if not contents or not all(isinstance(text, str) for text in contents):
+        value = structure(value) if isinstance(value, str) and value[:2] == "[{" else value
+        spoken = None
+        if isinstance(value, list):
+            if value and message_role(value[-1]) == "assistant":
+                *value, last = value
+                spoken = message_text(last)
+            roles = [message_role(one) for one in value]
+            if "user" in roles and "system" in roles:
+                self.assumed["the system message of a chat left out"] += 1
+                value = [one for one, role in zip(value, roles, strict=True) if role != "system"]
+            contents = [message_text(message).strip() for message in value]
+            if not contents or not all(contents):
                 raise row.error("the question is a list, but not one of messages with a content")
             self.assumed["question from the messages of a chat, joined"] += 1
-            value = "\n\n".join(str(text).strip() for text in contents)
+            value = "\n\n".join(contents)
         if not isinstance(value, str) or not value.strip():
-            raise lacking(row, "question", "qa")
-        return value.strip()
+            raise self._columns.lacking(row, "question", "question", "qa")
+        return value.strip(), spoken
 
-    def _reference(self, row: UpstreamRow) -> tuple[Any, list[str]]:
-        """The answer, an integer still where it may be the number of a choice; and others."""
-        value = self._value(row, "reference")
-        if isinstance(value, Mapping):
-            inner = ("ground_truth", "value", "text", "answer")
-            name = next((n for n in inner if value.get(n) not in (None, "", [])), None)
-            if name is None:
-                raise row.error(f"the answer is an object without any of {', '.join(inner)}")
-            self.assumed[f"answer from {name} of an object"] += 1
-            others = value.get("aliases") or []
-            value = [value[name], *others] if others else value[name]
-        given = self._value(row, "alternatives") or []
-        given = given if isinstance(given, list) else [given]
-        if isinstance(value, list):
-            self.assumed["of several answers the first is shown, the others count as well"] += 1
-            value, given = (value[0] if value else None), [*value[1:], *given]
-        if value is None:
-            raise lacking(row, "answer", "qa")
-        if isinstance(value, int) and not isinstance(value, bool):
-            return value, []
-        texts = list(dict.fromkeys(self._answer(one) for one in (value, *given)))
-        return texts[0], texts[1:]
-
-    def _answer(self, value: Any) -> str:
-        if isinstance(value, bool):
-            return str(value).lower()
-        if isinstance(value, float) and value.is_integer():
-            return str(int(value))
-        text = str(value).strip()
-        before, mark, final = text.rpartition("####")
-        if mark and before.strip() and "\n" not in final.strip():
-            self.assumed["answer from behind '####'"] += 1
-            return final.strip().replace(",", "")
-        if (inside := boxed(text)) is not None:
-            self.assumed["answer from the last \\boxed{}"] += 1
-            return inside.strip()
-        return text
+    def _answer(self, row: UpstreamRow, spoken: str | None = None) -> AnswerCell:
+        cell = self._value(row, "reference")
+        cell = spoken if cell is None else cell
+        if cell is None:
+            raise self._columns.lacking(row, "reference", "answer", "qa")
+        try:
+            answer = read_answer(cell, self._value(row, "alternatives"))
+        except UnreadableAnswer as error:
+            raise row.error(f"the answer {error}") from None
+        for note in answer.notes:
+            self.assumed[note] += 1
+        return answer
 
     def _choices(self, row: UpstreamRow) -> list[list[str]]:
         """Pairs of label and text, from a list, an object, or columns A, B, C, D."""
@@ -211,13 +193,17 @@ class Conversion:
             labels = [label for label in "ABCDEFGHIJ" if row.values.get(columns.get(label, ""))]
             if len(labels) < 2:
                 return []
-            self._used |= {columns[label] for label in labels}
+            self._columns.used |= {columns[label] for label in labels}
             return [[label, str(row.values[columns[label]]).strip()] for label in labels]
         match value:
             case {"label": list(labels), "text": list(contents)}:
                 value = list(zip(labels, contents, strict=False))
             case Mapping():
                 value = list(value.items())
+            case str():
+                value = _OPTION.findall(value)
+            case [*lines] if all(isinstance(one, str) and _OPTION.match(one) for one in lines):
+                value = [_OPTION.findall(one)[0] for one in lines]
         if not isinstance(value, list) or len(value) < 2:
             raise row.error("choices are a list of two texts or more")
         pairs = []
@@ -232,68 +218,42 @@ class Conversion:
                     pairs.append([letter, str(one).strip()])
         return pairs
 
-    def _label(self, row: UpstreamRow, answer: Any, choices: list[list[str]]) -> str:
+    def _label(self, row: UpstreamRow, answer: AnswerCell, choices: list[list[str]]) -> str:
         labels = {label.casefold(): label for label, _ in choices}
         by_text = {normalise(text): label for label, text in choices}
-        if isinstance(answer, int) and str(answer) not in labels:
-            index = answer - self._from_one
-            if 0 <= index < len(choices):
+        contents, index = answer.reference, answer.index
+        found = labels.get(contents.strip("().: ").casefold())
+        if found is None and normalise(contents) in by_text and index is None:
+            self.assumed["answers are texts of choices"] += 1
+            found = by_text[normalise(contents)]
+        if found is None and (index is not None or contents.isdecimal()):
+            place = int(contents) - self._from_one
+            if 0 <= place < len(choices):
                 first = "1" if self._from_one else "0"
                 self.assumed[f"answers are numbers of choices, counted from {first}"] += 1
-                return choices[index][0]
-        contents = str(answer)
-        letter = contents.strip("().: ").casefold()
-        if letter in labels:
-            return labels[letter]
-        if normalise(contents) in by_text:
-            self.assumed["answers are texts of choices"] += 1
-            return by_text[normalise(contents)]
+                found = choices[place][0]
+        if found is not None and not (set(answer.alternatives) - {"yes", "no"}):
+            return found
         shown = "; ".join(f"{label}. {' '.join(text.split())[:40]}" for label, text in choices)
+        if found is not None:
+            raise row.error(f"several answers to one choice: {contents}, {answer.alternatives[0]}")
         raise row.error(f"the answer {contents[:60]!r} is none of the choices {shown}")
 
     def _counts_from_one(self, rows: Sequence[UpstreamRow]) -> bool:
         """Return whether answers are numbers of choices counted from one: none is 0 and one equals
         the number of choices."""
-        looking = Conversion(self.columns)
+        looking = Conversion(self._columns.named)
         numbers = []
         for row in rows:
-            value, choices = looking._value(row, "reference"), looking._choices(row)
-            if choices and isinstance(value, int) and not isinstance(value, bool):
-                numbers.append((value, len(choices)))
+            value, choices = looking._value(row, "reference"), []
+            if str(value).strip().isdecimal() and not isinstance(value, bool):
+                try:
+                    choices = looking._choices(row)
+                except DataError:
+                    continue  # reported when the row is converted
+            if choices:
+                numbers.append((int(value), len(choices)))
         return any(value == count for value, count in numbers) and all(v > 0 for v, _ in numbers)
-
-    def _tests(self, row: UpstreamRow) -> list[str]:
-        value = self._value(row, "hidden_tests")
-        value = self._value(row, "tests") if value is None else value
-        if isinstance(value, str):
-            tree = parse_trusted(value)
-            asserts = tree.body if tree else []
-            if asserts and all(isinstance(one, ast.Assert) for one in asserts):
-                return [ast.unparse(one) for one in asserts]
-            return [value]
-        return texts(row, "tests", value)
-
-    def _code(self, row: UpstreamRow, question: str, tests: list[str]) -> dict[str, Any]:
-        solution = self._value(row, "code")
-        public = texts(row, "public_tests", self._value(row, "public_tests"))
-        if not isinstance(solution, str):
-            raise lacking(row, "solution", "code")
-        if not tests:
-            raise lacking(row, "tests", "code")
-        if not public and "hidden_tests" not in row and len(tests) > 1:
-            self.assumed["of the tests the first is shown to workflows, the others are hidden"] += 1
-            public, tests = tests[:1], tests[1:]
-        setup, entry = self._value(row, "test_setup") or "", self._value(row, "entry_point")
-        if not isinstance(setup, str):
-            raise row.error("test_setup is Python source")
-        if entry is None:
-            entry, stubs = interface(row, solution, [*public, *tests], setup)
-            if entry not in question:
-                self.assumed["the function's signature added to the question"] += 1
-                question = f"{question}\n\n{stubs}"
-        values = {"question": question, "reference": solution, "entry_point": entry}
-        tests_given = {"public_tests": public, "hidden_tests": tests, "test_setup": setup}
-        return {**values, **tests_given}
 
     def _split(self, row: UpstreamRow) -> str | None:
         name = self._value(row, "split")
@@ -302,5 +262,5 @@ class Conversion:
         return None if name is None else _SPLITS[str(name).lower()]
 
 
-def _looks_like_maths(text: str) -> bool:
-    return bool(_NUMBER.fullmatch(text) or re.search(r"\\[a-zA-Z]+|[\^=]", text))
+def _plain(fields: Mapping[str, Any]) -> Any:
+    return json.loads(json.dumps(fields))

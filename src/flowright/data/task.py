@@ -3,7 +3,7 @@
 import ast
 import json
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 from flowright.core.checkout import here
 from flowright.core.errors import DataError
 from flowright.core.files import write_text
+from flowright.core.tables import read_rows
 from flowright.sandbox import parse_io_test, parse_trusted
 
 Kind = Literal["math", "code", "qa"]
@@ -164,13 +165,23 @@ def read_tasks(path: Path) -> list[Problem]:
     """All tasks of a file. Raises DataError (``file:line: ...``) at the first unusable line."""
     tasks: list[Problem] = []
     seen: dict[str, int] = {}
-    for number, row in numbered_rows(path, _remedy(path)):
-        task = Problem.from_row(row, f"{path}:{number}")
+    if not path.is_file():
+        what = "a folder, not a file" if path.is_dir() else "no such file"
+        raise DataError(f"{path}: {what}; {_remedy(path)}")
+    for place, row in read_rows(path):
+        given = {name: value for name, value in row.items() if value is not None}
+        task = Problem.from_row(given, str(place))
         if task.id in seen:
-            raise DataError(f"{path}:{number}: id {task.id!r} was used in line {seen[task.id]}")
-        seen[task.id] = number
+            raise place.error(f"id {task.id!r} was used in line {seen[task.id]}")
+        seen[task.id] = place.row
         tasks.append(task)
     return tasks
+
+
+def is_task_file(path: Path) -> bool:
+    """Return whether the first row of a file is a task rather than a row of other columns."""
+    _, row = next(read_rows(path), (None, None))
+    return row is None or {"id", "kind", "question"} <= row.keys()
 
 
 def _remedy(path: Path) -> str:
@@ -183,27 +194,6 @@ def _remedy(path: Path) -> str:
         f"make it with {here('python scripts/download_all_datasets.py')} && {create}"
         f" or, without a network, {create} --offline"
     )
-
-
-def numbered_rows(path: Path, remedy: str) -> Iterator[tuple[int, object]]:
-    """Return the parsed lines of a JSON Lines file with their numbers, blank ones left out. Raises
-    DataError, with the ``remedy`` for a missing file."""
-    if not path.is_file():
-        what = "a folder, not a file" if path.is_dir() else "no such file"
-        raise DataError(f"{path}: {what}; {remedy}")
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            where = f"{path}:{number}"
-            try:
-                yield number, json.loads(line)
-            except json.JSONDecodeError as error:
-                raise DataError(f"{where}: not JSON: {error.msg} (column {error.colno})") from None
-            except UnicodeDecodeError as error:
-                raise DataError(f"{where}: not UTF-8 at byte {error.start}") from None
-            except (ValueError, RecursionError):  # a number of thousands of digits, of brackets
-                raise DataError(f"{where}: a number is too long, or lists too deep") from None
 
 
 def write_tasks(path: Path, tasks: Iterable[Problem]) -> int:

@@ -6,7 +6,7 @@ or looks at a bounded stretch of text.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import yaml
@@ -20,6 +20,9 @@ PHRASES = {name: "|".join(text.splitlines()) for name, text in _TEXTS.items()}
 """Alternations of regular expressions, by name."""
 
 _NEAR = 300  # characters before a verdict that may introduce it
+_OPENING = "`~*_\"'“‘ \n{[("  # marks that may open a quotation
+_TITLE_WORDS = 4
+_CLOSING = ")]}\"'”’»*_`」』】 "
 
 _CLOSERS = re.compile(rf"(?:{PHRASES['closers']})[.!?]*", re.IGNORECASE)
 
@@ -53,35 +56,61 @@ _LEADS_UP = re.compile(
 _ATTRIBUTES = re.compile(
     rf"(?<!my )(?<!own )\b(?:{_SPEAKER})(?:'s)?\b.{{0,80}}?\b(?:{_SPEECH})\b", re.IGNORECASE
 )
-_SPEAKS_ON = re.compile(rf"\b(?:{_SPEECH})(?: (?:with|that|as|so|this|the following))?\W*$", re.I)
-_SENTENCE_END = re.compile(r"[.!?](?=[\s\"'”’)*]|$)|[。！？]")
+_STOPS = tuple(".!?。！？؟।։።")
+_SENTENCE_END = re.compile(r"[.!?](?=[\s\"'”’)*]|$)|[。！？؟।։።]")
+_NOTE = re.compile(r"(?<=[.!?。！？])\s*\([^()\n]{1,80}\)$")
 _HELD_OPEN = (":", "：", ",", "，", "、", ";", "-", "–", "—", "…")
+_ANNOUNCES = re.compile(
+    rf"\b(?:{PHRASES['announcements']})\b|{PHRASES['unspaced_announcements']}", re.IGNORECASE
+)
+_NAMES_ANOTHER = re.compile(
+    rf"\b(?:{_SPEAKER}|{PHRASES['speakers_abroad']})\b|{PHRASES['unspaced_speakers']}",
+    re.IGNORECASE,
+)
 
 
-def is_introduced(before: str) -> bool:
-    """Return whether a verdict continues a sentence that quotes or states a condition. A sentence
-    held open, such as by a colon, counts unless it is known to lead up to a verdict."""
-    open_ = _AS_ASKED.sub("", _unfinished(before))
-    is_held = open_.endswith(_HELD_OPEN) and any(map(str.isalnum, open_))
-    if is_held and (_ANOTHERS.search(open_) or not _LEADS_UP.search(open_)):
+def is_introduced(before: str, field: Field | None = None, value: Value | None = None) -> bool:
+    """Return whether the text before a verdict runs on into it, as a quotation or a condition does.
+
+    A sentence without its stop counts, in any language, unless it is known to lead up to a verdict
+    or is a statement of the same verdict; so does a sentence that announces another's words.
+    """
+    sentence = _AS_ASKED.sub("", _last_sentence(before))
+    line = sentence.rpartition("\n")[2]
+    if not any(map(str.isalnum, line)):
+        return False
+    leads_up = _LEADS_UP.search(line) is not None
+    names_another = _NAMES_ANOTHER.search(line) is not None
+    if line.rstrip(_CLOSING).endswith(_STOPS):
+        return _ANNOUNCES.search(line) is not None and (names_another or not leads_up)
+    if _INTRODUCES.search(line):
         return True
-    return _INTRODUCES.search(open_) is not None
+    if line.endswith(_HELD_OPEN):
+        return _ANOTHERS.search(line) is not None or not leads_up
+    is_title = len(line.split()) <= _TITLE_WORDS or "\n" not in before[len(before.rstrip()) :]
+    if leads_up and not names_another and is_title:
+        return False
+    return field is None or not is_verdict(field) or _stated(line) != {value}
 
 
 def is_attributed(before: str) -> bool:
     """Return whether a verdict is expressly another author's, such as the answer's own."""
-    return _ATTRIBUTES.search(_unfinished(before)) is not None
+    sentence = _last_sentence(before).rpartition("\n")[2]
+    is_apart = before[len(before.rstrip()) :].count("\n") > 1 and not sentence.endswith(_HELD_OPEN)
+    is_whole = sentence.rstrip(_CLOSING).endswith(_STOPS)
+    return not is_apart and not is_whole and _ATTRIBUTES.search(sentence) is not None
 
 
-def _unfinished(before: str) -> str:
-    """Return the open sentence at the end of a text, if any; a blank line ends one that no colon or
-    comma holds open."""
-    near = before[-_NEAR:]
-    line = near.rstrip("`~*_\"'“‘ \n{[(")  # opening quotation marks
-    end = max((match.end() for match in _SENTENCE_END.finditer(line)), default=0)
-    open_ = line[end:].rpartition("\n")[2]
-    is_held = line.endswith(_HELD_OPEN) or _SPEAKS_ON.search(open_)
-    return open_ if is_held or near[len(line) :].count("\n") < 2 else ""
+def _last_sentence(before: str) -> str:
+    """Return the sentence at the end of a text, with its stop if it has one."""
+    near = before[-_NEAR:].rstrip(_OPENING)
+    note = _NOTE.search(near)
+    if note is not None and not _INTRODUCES.search(note[0]):
+        near = near[: note.start()]
+    ends = [match.end() for match in _SENTENCE_END.finditer(near)]
+    if ends and not any(map(str.isalnum, near[ends[-1] :])):
+        near = near[: ends.pop()]
+    return near[ends[-1] if ends else 0 :].strip()
 
 
 _RETRACTION = re.compile(rf"(?<![a-z])(?:{PHRASES['retractions']})(?![a-z])", re.IGNORECASE)
@@ -104,15 +133,23 @@ _VALUE = (
     r"[\[({*_`\"'“‘$\s]{0,6}(?:\\text\{)?"
     r"(?P<value>[A-Za-z]{1,12}|[+-]?\d{1,3}(?:\.\d{1,6})?)\b"
 )
+TRUTHS: Mapping[str, bool] = {
+    **dict.fromkeys(("true", "yes", "y", "t", "1", "correct", "right", "valid", "pass"), True),
+    **dict.fromkeys(("false", "no", "n", "f", "0", "nope", "not", "incorrect", "wrong"), False),
+    **dict.fromkeys(("invalid", "fail", "failed"), False),
+}
+"""Words for a verdict under another key than the requested one."""
+OF_THE_DATA = re.compile(r"\b(?:answer|reference|problem|question|expected)\b")
+"""Keys of what a judge was shown, which may be true or false itself."""
 _BOXED = re.compile(rf"\\boxed\{{{_VALUE}")
-# A verdict under another heading.
+# A verdict or a score under another heading.
 _NAMED = re.compile(
-    r"^[^\w\n]{0,9}(?:(?:final|overall|is|my) )*(?:correct(?:ness)?|judge?ment|decision|assessment"
-    r"|conclusion|match(?:es)?)[^\w\n]{0,9}[:：=|][^\w\n]{0,9}"
-    r"(?P<value>true|correct|right|yes|false|incorrect|wrong|no)[^\w\n]{0,9}$",
-    re.IGNORECASE | re.MULTILINE,
+    r"^[^\w\n]{0,9}(?P<key>\w[\w '’()-]{0,40}?)[^\w\n]{0,6}[:：=|?][^\w\n]{0,9}"
+    r"(?:(?P<value>[^\W\d]{1,12})|(?P<number>\d{1,3}(?:\.\d{1,3})?) ?"
+    r"(?:(?:/|out of) ?(?P<top>\d{1,3})|(?P<percent>%))?)[^\w\n]{0,9}$",
+    re.MULTILINE,
 )
-_YES = frozenset({"true", "correct", "right", "yes"})
+_SCORES = re.compile(r"\b(?:scores?|grades?|ratings?|marks?|points?)\b", re.IGNORECASE)
 _IS = r"(?:is|was|ist|est|should be|would be|must be|to)\b"
 _SIGN = rf"[\]*_`\"'”’\s]{{0,6}}(?:=>|->|→|:=|==?|:|>|\||{_IS})"
 
@@ -126,21 +163,35 @@ def require_unanimous(
     patterns = [re.compile(rf"(?<![^\W_]){key}{_SIGN}{_VALUE}", re.IGNORECASE)]
     if field.schema is TRUTH:
         patterns.append(_BOXED)
+    others = [
+        (found, field.schema.read(found["value"]))
+        for pattern in patterns
+        for found in pattern.finditer(text)
+    ]
     if is_verdict(field):
-        for found in _NAMED.finditer(text):
-            if (found["value"].lower() in _YES) != value:
-                raise _conflict(field, value, repr(found[0]))
+        others += [(found, _named_verdict(found)) for found in _NAMED.finditer(text)]
     spans = list(own)
-    for pattern in patterns:
-        for found in pattern.finditer(text):
-            other = field.schema.read(found["value"])
-            if other is None or other == value:
-                continue
-            if any(start <= found.start() < end for start, end in spans):
-                continue
-            if found.start() < last and is_attributed(text[: found.start()]):
-                continue
-            raise _conflict(field, value, repr(" ".join(found[0].split())[:80]))
+    for found, other in others:
+        if other is None or other == value:
+            continue
+        if any(start <= found.start() < end for start, end in spans):
+            continue
+        if found.start() < last and is_attributed(text[: found.start()]):
+            continue
+        raise _conflict(field, value, repr(" ".join(found[0].split())[:80]))
+
+
+def _named_verdict(line: re.Match[str]) -> Value | None:
+    """Return the verdict of a line such as ``Correct: no`` or ``Score: 0``; a score between the
+    ends of its scale, or of an unknown one, is neither."""
+    if OF_THE_DATA.search(normal(line["key"])):
+        return None
+    if line["number"] is None:
+        return TRUTHS.get(line["value"].casefold())
+    if not _SCORES.search(line["key"]):
+        return None
+    share = float(line["number"]) / (float(line["top"] or 0) or (100 if line["percent"] else 1))
+    return "neither" if 0 < share < 1 or share > 1 else share == 1
 
 
 def _conflict(field: Field, value: Value, other: str) -> Unread:
@@ -172,16 +223,22 @@ def require_scale(field: Field, value: Value, text: str) -> None:
             raise _conflict(field, value, repr(found[0]))
 
 
+# Statements about an answer: adjectives behind a subject, and verbs.
+_NOT = rf"(?:n['’]t|\b(?:{PHRASES['negations']})\b)"
 _STATED = re.compile(
     r"\b(?:answer|response|solution|result|submission|candidate|student|it|this|that|antwort|lösung"
-    r"|ergebnis|das|réponse|solution|c|respuesta|solución)(?:\s+|['’])(?:s|is|was|ist|est|es)"
-    r"(?P<middle>(?:n['’]t|\s+[\w'’]+){0,3}?)\s+"
-    r"(?P<word>correct[eo]?|right|incorrect[eo]?|wrong|(?:in)?accurate|korrekt|richtig|falsch"
-    r"|fausse?|faux)\b(?!\s+that)|(?P<chinese>不正确|不对|错误|错的|正确|是对的)",
+    r"|ergebnis|das|sie|réponse|elle|c|respuesta|solución|resposta|risposta)"
+    r"(?:\s+|['’])(?:s|is|was|ist|est|es|está|è)"
+    r"(?P<middle>(?:n['’]t|\s+[\w'’]+){0,3}?)\s+(?:(?P<right>correct[aeo]?|right|accurate|korrekt"
+    r"|richtig|corrett[ao]|corret[ao]|juste)|(?P<wrong>incorrect[aeo]?|wrong|inaccurate|falsch"
+    r"|fausse?|faux|errat[ao]|errad[ao]|incorret[ao]))\b(?!\s+that)"
+    rf"|(?P<before>{_NOT}(?:\s+[\w'’]+){{0,3}}?\s+)?\b(?:(?P<agrees>{PHRASES['agrees']})"
+    rf"|(?P<differs>{PHRASES['differs']}))\b(?P<after>\s+(?:nicht|pas)\b)?"
+    rf"|(?P<differs_too>{PHRASES['unspaced_differs']})|(?P<agrees_too>{PHRASES['unspaced_agrees']})",
     re.IGNORECASE,
 )
-_NEGATION = re.compile(r"n['’]t|\b(?:not|never|hardly|nicht|pas|no)\b", re.IGNORECASE)
-_RIGHT = ("correct", "correcte", "correcto", "right", "accurate", "korrekt", "richtig")
+_LIMITED = re.compile(rf"[,;]\s|\b(?:{PHRASES['limits']})\b", re.IGNORECASE)
+_NEGATION = re.compile(_NOT, re.IGNORECASE)
 _COMPARED = re.compile(
     r"\b(?P<side>[AB]) (?:is (?:\w+ |the ){0,2}?)?"
     r"(?P<how>better|superior|preferable|stronger|wins|worse|inferior|weaker|loses)\b"
@@ -191,20 +248,32 @@ _WORSE = ("worse", "inferior", "weaker", "loses")
 
 
 def require_agreement(field: Field, value: Value, prose: str) -> None:
-    """Raise Unread if the last sentence before a verdict plainly states the opposite."""
-    near = prose[-_NEAR:].rstrip().rstrip(".!?。！？*_ ")
-    begin = max((match.end() for match in _SENTENCE_END.finditer(near)), default=0)
-    sentence = near[begin:].rpartition("\n")[2].strip()
+    """Raise Unread if the last sentence before a verdict that states one states the opposite."""
+    sentences = _sentences(prose)
     if is_verdict(field):
-        stated = {_polarity(match) for match in _STATED.finditer(sentence)}
+        found = next(((s, stated) for s in sentences if (stated := _stated(s))), None)
         opposite: Value = not value
     elif field.schema is BETTER:
-        stated = {_preferred(match) for match in _COMPARED.finditer(sentence)}
+        last = next(sentences, "")
+        found = last, {_preferred(match) for match in _COMPARED.finditer(last)}
         opposite = "AB".strip(str(value))
     else:
         return
-    if stated == {opposite} and not is_attributed(sentence):
-        raise Unread("conflict", f"{field.key} is {value} after {sentence[:80]!r}")
+    if found is None or found[1] != {opposite} or is_attributed(found[0]):
+        return
+    # What is the same in part, or but for something, is wrong for all that.
+    if not (value is False and _LIMITED.search(found[0])):
+        raise Unread("conflict", f"{field.key} is {value} after {found[0][:80]!r}")
+
+
+def _sentences(prose: str) -> Iterator[str]:
+    """Yield the sentences near the end of a text, the last one first."""
+    near = prose[-_NEAR:].rstrip().rstrip(".!?。！？*_ ")
+    ends = [*(match.end() for match in _SENTENCE_END.finditer(near)), len(near)]
+    for begin, end in zip(reversed([0, *ends[:-1]]), reversed(ends), strict=True):
+        for line in reversed(near[begin:end].split("\n")):
+            if line.strip():
+                yield line.strip()
 
 
 def is_verdict(field: Field) -> bool:
@@ -217,7 +286,12 @@ def _preferred(match: re.Match[str]) -> str:
     return "AB".strip(side) if match["how"] in _WORSE else side
 
 
+def _stated(sentence: str) -> set[bool]:
+    """Return what a sentence calls an answer: right, wrong, both or neither."""
+    return {_polarity(match) for match in _STATED.finditer(sentence)}
+
+
 def _polarity(match: re.Match[str]) -> bool:
-    if chinese := match["chinese"]:
-        return chinese in ("正确", "是对的")
-    return (match["word"].lower() in _RIGHT) != bool(_NEGATION.search(match["middle"]))
+    is_right = bool(match["right"] or match["agrees"] or match["agrees_too"])
+    is_negated = bool(match["before"] or match["after"] or _NEGATION.search(match["middle"] or ""))
+    return is_right != is_negated

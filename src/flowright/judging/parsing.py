@@ -22,6 +22,8 @@ from functools import cache
 from typing import Any, Literal
 
 from flowright.judging.contradictions import (
+    OF_THE_DATA,
+    TRUTHS,
     is_attributed,
     is_closed,
     is_introduced,
@@ -188,7 +190,7 @@ class _JsonReply:
             raise Unread("misplaced", "text follows the object, and may take it back")
         if not (_is_blank(before.rpartition("\n")[2]) or _is_blank(after)):
             raise Unread("misplaced", "the object stands inside a sentence")
-        if is_introduced(before):
+        if is_introduced(before, field, value):
             raise Unread("misplaced", "the object is quoted, or given under a condition")
         spans = [(o.start, o.end) for o in objects]
         require_unanimous(field, value, text, spans, last.start)
@@ -205,7 +207,6 @@ class _JsonReply:
 
 
 _OF_A_VERDICT = re.compile(r"verdict|correct|right|final(?! answer)|judg|grade|score|better|winner")
-_OF_THE_DATA = re.compile(r"\b(?:answer|reference|problem|question|expected)\b")
 _OF_A_SCALE = re.compile(r"\b(?:max|maximum|out of|scale|range|best possible)\b")
 
 
@@ -223,19 +224,11 @@ def _require_one_opinion(field: Field, value: Value, found: FoundObject, is_alon
         read = field.schema.read(other)
         is_opinion = same or _OF_A_VERDICT.search(normal(key))
         if field.schema is TRUTH:
-            read = _TRUTHS.get(str(other).strip(WRAPPING + ".!").casefold(), read)
-            is_own = _OF_THE_DATA.search(normal(key)) is None
+            read = TRUTHS.get(str(other).strip(WRAPPING + ".!").casefold(), read)
+            is_own = OF_THE_DATA.search(normal(key)) is None
             is_opinion = is_opinion or (is_own and isinstance(other, bool | str))
         if read is not None and read != value and is_opinion:
             raise Unread("conflict", f"{field.key} is {value}, and {key!r} is {other!r}")
-
-
-_TRUTHS: dict[str, Value | None] = dict.fromkeys(
-    ("yes", "y", "t", "1", "correct", "right", "valid", "pass"), True
-)
-_TRUTHS |= dict.fromkeys(
-    ("no", "n", "f", "0", "nope", "not", "incorrect", "wrong", "invalid", "fail"), False
-)
 
 
 def _nested_pairs(pairs: Pairs) -> Iterator[tuple[str, Any]]:
@@ -314,7 +307,7 @@ class _TextReply:
         known = {normal(field.key): field for field in fields}
         tagged = [field for field in fields if field.tagged]
         for field in tagged:
-            text = _tag(field.key).sub(lambda m, f=field: "" if _is_echo(m[1], f) else m[0], text)
+            text = _tag(field.key).sub(lambda m, f=field: "." if _is_echo(m[1], f) else m[0], text)
         lines = [folded(line) for line in text.splitlines()]
         lines = ["" if _FENCE_LINE.fullmatch(line) else line for line in lines]
         pairs = [_key_and_value(line) for line in lines]
@@ -353,7 +346,7 @@ class _TextReply:
         if is_taken_back(after) if following is not None else not is_closed(after):
             raise Unread("misplaced", f"text follows the {field.key}, and may take it back")
         begin = max((entry.end for entry in self._entries if entry.end <= last.start), default=0)
-        if is_introduced(text[begin : last.start]):
+        if is_introduced(text[begin : last.start], field, value):
             raise Unread("misplaced", f"the {field.key} is quoted, or given under a condition")
         spans = [(entry.start, entry.end) for entry in own]
         require_unanimous(field, value, text, spans, last.start)

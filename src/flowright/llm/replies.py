@@ -3,7 +3,12 @@
 Pure functions in time linear in the text: a model may write anything at any length.
 """
 
+import builtins
+import keyword
 import re
+from dataclasses import dataclass
+from functools import cached_property
+from textwrap import dedent
 
 # Thinking.
 
@@ -139,15 +144,186 @@ def _closes(line: str, fence: str) -> bool:
 
 def extract_code(text: str, entry_point: str | None = None) -> str:
     """Return the program in a text, without surrounding blank lines: the last fenced block that is
-    or may be Python, else the whole text. With an ``entry_point``: the last block that defines it,
-    else all such blocks together."""
+    or may be Python, behind those imports, functions, classes and values of the other blocks that
+    it uses and does not have; the whole text where there is no such block.
+
+    With an ``entry_point``: the last block that defines it, else all such blocks together. Without
+    one: the last that does something, or that reads its input if one does.
+    """
     text = spoken_answer(text)
-    programs = [body for language, body in code_blocks(text) if language in _PYTHON]
+    found = [(language, dedent(body)) for language, body in code_blocks(text)]
+    found = [(language, body) for language, body in found if language in _PYTHON]
+    if not found:
+        return text.strip("\n").rstrip()
+    blocks = [body for _, body in found]
+    main = _main_block(found, entry_point)
+    code = "\n\n".join(blocks) if main is None else _complete(blocks, main)
+    return code.strip("\n").rstrip()
+
+
+_READS = re.compile(r"\binput\b|\bstdin\b|\bopen\(0|\bfileinput\b|\bos\.read\b")
+_STARTS = re.compile(r"__main__|^\w+\(\)[ \t]*$", re.MULTILINE)
+_ACTS = re.compile(r"\b(?:print|write|import|def|class)\b|^\w+\(\)[ \t]*$", re.MULTILINE)
+
+
+def _main_block(blocks: list[tuple[str, str]], entry_point: str | None) -> int | None:
+    """Return the number of the block that is the program; None if none defines the entry point."""
     if entry_point is not None:
-        defines = re.compile(rf"^(?:async )?def {re.escape(entry_point)}\b", re.MULTILINE)
-        found = [program for program in programs if defines.search(program)]
-        programs = found or ["\n\n".join(programs)] * bool(programs)
-    return (programs[-1] if programs else text).strip("\n").rstrip()
+        name = re.escape(entry_point)
+        for indent in ("", "[ \\t]+"):  # a method of a class Solution, else
+            form = rf"^{indent}(?:(?:async )?def|class) {name}\b|^{indent}{name} *="
+            defines = re.compile(form, re.MULTILINE)
+            found = [n for n, (_, body) in enumerate(blocks) if defines.search(body)]
+            if found:
+                return found[-1]
+        return None
+    labelled = [n for n, (language, _) in enumerate(blocks) if language] or range(len(blocks))
+    acting = [n for n in labelled if _ACTS.search(blocks[n][1])] or labelled
+    last = acting[-1]
+    reading = [n for n in acting if _READS.search(blocks[n][1])]
+    return reading[-1] if reading and not _STARTS.search(blocks[last][1]) else last
+
+
+# A program in several blocks. It is read by patterns: what a model wrote is never parsed here.
+
+_PARTS = re.compile(
+    r"(?P<comment>#[^\n]*)"
+    r"|(?P<prefix>\b[A-Za-z]{1,2})?(?P<string>\"\"\"(?:[^\\]|\\.)*?(?:\"\"\"|\Z)"
+    r"|'''(?:[^\\]|\\.)*?(?:'''|\Z)|\"(?:[^\"\\\n]|\\.)*\"?|'(?:[^'\\\n]|\\.)*'?)"
+    r"|(?P<opening>[(\[{])|(?P<closing>[)\]}])"
+    r"|(?P<end>\n(?=[^\s#)\]}])(?!(?:else|elif|except|finally)\b))",
+    re.DOTALL,
+)
+_FIELDS = re.compile(r"\{([^{}]*)\}")
+_NAME = re.compile(r"(?<![\w.])[^\W\d]\w*")
+_KNOWN = frozenset([*keyword.kwlist, *dir(builtins)])
+_DEFINED = re.compile(r"^(?:async\s+)?(?:def|class)\s+(\w+)", re.MULTILINE)
+_IMPORTED = re.compile(r"^[ \t]*(?:from\s+\S+\s+)?import\b\s*(\([^)]*\)?|[^\n;]*)", re.MULTILINE)
+_TARGETS = re.compile(r"([\w\s.,*:\[\]\"]*?)(?:[-+*/%&|^@]|//|\*\*|<<|>>)?=(?!=)")
+_ASSIGNED = re.compile(r"^[ \t]+(\w+)\s*=(?!=)", re.MULTILINE)
+_CHANGED = re.compile(
+    r"^[ \t]+(\w+)\s*(?:[-+*/|&]=|\[|\.(?:append|add|extend|update|insert)\b)", re.MULTILINE
+)
+_LOCAL = re.compile(
+    r"^[ \t]+(\w[\w, *]*?)(?::[^=\n]*)?=(?!=)|\bfor[ \t]+(\(?\w[^\n:]{0,200}?)[ \t]in\b"
+    r"|\bdef\s+\w+\s*\(([^()]{0,2000})|\blambda\b([^:\n]{0,200}):",
+    re.MULTILINE,
+)
+_COMPOUND = ("for ", "while ", "if ", "try:", "with ")
+_EXAMPLE = re.compile(r"\b(?:print|input|stdin|assert|__name__)\b")
+_FUTURE = re.compile(r"^from __future__ import [^\n]*\n?", re.MULTILINE)
+_MOST_TARGETS = 400
+
+
+@dataclass(frozen=True)
+class _Statement:
+    """A statement of a block, not of a function: ``code`` is its text without comments and strings.
+    ``names`` are bound or changed by it, a star for those that an import does not name. ``waits``:
+    it only defines or imports."""
+
+    text: str
+    code: str
+
+    @cached_property
+    def bound(self) -> set[str]:
+        code = self.code
+        if code.startswith(("@", "def ", "async ", "class ")):
+            return set(_DEFINED.findall(code))
+        words = [w.split() for part in _IMPORTED.findall(code) for w in part.strip("()").split(",")]
+        found = {w[-1] if "as" in w else w[0].partition(".")[0] for w in words if w}
+        if code.startswith(_COMPOUND):
+            return found | set(_ASSIGNED.findall(code))
+        targets = _TARGETS.match(code[:_MOST_TARGETS])
+        parts = targets[1].partition(":")[0].split(",") if targets else []
+        return found | {part.strip(" *") for part in parts if part.strip(" *").isidentifier()}
+
+    @cached_property
+    def names(self) -> set[str]:
+        if self.code.startswith(_COMPOUND):
+            return self.bound | set(_CHANGED.findall(self.code))
+        changed = None if self.waits else re.match(r"(\w+)(?:[.\[]|\s*[^\w\s=]{1,2}=)", self.code)
+        return self.bound | ({changed[1]} if changed else set())
+
+    @property
+    def waits(self) -> bool:
+        return self.code.startswith(("@", "def ", "async ", "class ", "import ", "from "))
+
+    @cached_property
+    def used(self) -> set[str]:
+        return set(_NAME.findall(self.code)) - _KNOWN
+
+    @cached_property
+    def local(self) -> set[str]:
+        found = [name for groups in _LOCAL.findall(self.code) for text in groups
+                 for name in _NAME.findall(re.sub(r"[:=][^,]*", "", text))]  # fmt: skip
+        return set(found)
+
+
+def _statements(body: str) -> list[_Statement]:
+    found: list[_Statement] = []
+    depth = start = position = 0
+    code: list[str] = []
+    for part in _PARTS.finditer(body):
+        code.append(body[position : part.start()])
+        position = part.end()
+        if part["string"]:
+            is_format = "f" in (part["prefix"] or "").lower()
+            code.append(" ".join(_FIELDS.findall(part[0])) if is_format else '""')
+        elif not part["comment"]:
+            depth = max(0, depth + bool(part["opening"]) - bool(part["closing"]))
+            code.append(part[0])
+        if part["end"] and not depth and not _is_decorator(code):
+            found.append(_Statement(body[start:position].rstrip(), "".join(code).strip()))
+            start, code = position, []
+    code.append(body[position:])
+    return [*found, _Statement(body[start:].rstrip(), "".join(code).strip())]
+
+
+def _is_decorator(code: list[str]) -> bool:
+    text = "".join(code).strip() if len(code) < 20 else ""
+    return text.startswith("@") and not _DEFINED.search(text)
+
+
+def _complete(blocks: list[str], main: int) -> str:
+    """Return a block behind what it takes from the others: the last of several definitions before
+    it, else one behind it. What would run at once is taken only if it sets a value that no function
+    of its own sets, prints and reads nothing, and does not use what the block defines: an example
+    of its use does."""
+    program = _statements(blocks[main])
+    defined = set[str]().union(*(statement.bound for statement in program))
+    waiting = [(name, s.local) for s in program for name in s.used if name not in defined]
+    if len(blocks) == 1 or not waiting:
+        return blocks[main]
+    order = [*range(main + 1, len(blocks)), *range(main)]
+    parts = {n: _statements(blocks[n]) for n in order}
+    sources: dict[str, list[tuple[int, int]]] = {}
+    for n in order:
+        own: dict[str, list[tuple[int, int]]] = {}
+        for place, statement in enumerate(parts[n]):
+            for name in statement.names:
+                own.setdefault(name, []).append((n, place))
+        sources |= own
+    chosen: set[tuple[int, int]] = set()
+    unknown = False
+    while waiting:
+        name, local = waiting.pop()
+        unknown = unknown or (name not in sources and name not in local)
+        for n, place in sources.get(name, ()):
+            part = parts[n][place]
+            if (n, place) in chosen or name in defined:
+                continue
+            if part.waits or not (
+                name in local or part.used & defined or _EXAMPLE.search(part.code)
+            ):
+                chosen.add((n, place))
+                waiting += [(other, part.local) for other in part.used]
+    if unknown:
+        chosen |= {at for at in sources.get("*", ()) if parts[at[0]][at[1]].waits}
+    taken = [parts[n][place].text for n, place in sorted(chosen)]
+    if not taken:
+        return blocks[main]
+    future = "".join(_FUTURE.findall(blocks[main]))
+    return future + "\n\n".join([*taken, _FUTURE.sub("", blocks[main])])
 
 
 # Answers.

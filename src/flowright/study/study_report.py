@@ -2,12 +2,12 @@
 link to the report of every run."""
 
 import datetime
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median as middle
 from urllib.parse import quote
 
-from flowright.core.files import disk_errors, write_text
 from flowright.core.formatting import (
     NOTHING,
     Form,
@@ -18,7 +18,19 @@ from flowright.core.formatting import (
     points,
     short_percent,
 )
-from flowright.core.report import GridChart, ReportChart
+from flowright.core.report import (
+    Bullets,
+    Fold,
+    GridChart,
+    Heading,
+    Note,
+    Report,
+    ReportBlock,
+    ReportCell,
+    ReportChart,
+    ReportSection,
+    ReportTable,
+)
 from flowright.core.statistics import Estimate
 from flowright.core.untrusted import one_line
 from flowright.runs.run_files import read_state
@@ -39,19 +51,8 @@ from flowright.study.summary import (
     sentence,
 )
 from flowright.study.transfer import MatrixEntry, read_matrix
-from flowright.viewer.rendering.charts import chart_html
-from flowright.viewer.rendering.markup import (
-    Child,
-    Html,
-    el,
-    folded,
-    grid,
-    header,
-    page,
-    section,
-    strip,
-    table,
-)
+from flowright.viewer.rendering.charts import draw
+from flowright.viewer.rendering.report import write_report
 
 FEW_SEEDS = 8
 OPEN_CHARTS = 6
@@ -62,44 +63,47 @@ _SHOWN = ("final_gold", "final_proxy", "final_gap", "exploitation", "max_share")
 def write_study_report(analysis: Analysis, journal: StudyJournal, out: Path) -> Path:
     """Write the page; return its path. Raises RunError on a full disk."""
     path = out / "report.html"
-    with disk_errors(out):
-        write_text(path, render(analysis, journal, out))
+    write_report(study_report(analysis, journal, out), path)
     return path
 
 
-def render(analysis: Analysis, journal: StudyJournal, out: Path) -> str:
-    """Render the document."""
+def study_report(analysis: Analysis, journal: StudyJournal, out: Path) -> Report:
+    """Build the report."""
     study, found = analysis.study, analysis.found
     plots = plots_of(analysis)
-    body = [
-        strip("Simulated numbers.", _simulated_arms(found, out)) if found.simulated else None,
-        _claims_strip(journal, out),
-        el(
-            "main",
-            _header(study, found, journal),
-            _answer(analysis),
-            _learning(plots),
-            _exploitation(plots),
-            _doses(plots),
-            _alarms(analysis, plots),
-            _remedies(analysis.remedies),
-            _claims(study, analysis.outcomes),
-            section(
-                "arms",
-                "Arms",
-                "Means over seeds and paired differences to the control, with percentile intervals "
-                "at 95 % of 2,000 resamples of the seeds. P-values of the differences of final "
-                "gold, in points, are two-sided, of exact sign flips, and not adjusted: they "
-                "describe.",
-                _arms_table(analysis.summaries, study.control),
-                _onsets_table(analysis.summaries),
-            ),
-            _transfer(out),
-            _runs(found),
-            el("footer", f"{'Simulated. ' if found.simulated else ''}Written by Flowright."),
-        ),
-    ]
-    return page(f"{one_line(study.name, 60)} - study", body)
+    finished = sum(row["finished"] for row in found.rows)
+    chips = (
+        f"{finished} of {len(found.rows)} runs finished",
+        f"{sum(row['failures'] for row in found.rows)} failed processes",
+        f"paired seeds: {len(study.all_seeds)}",
+        f"base: {study.base}",
+        f"control: {study.control}",
+    )
+    subtitle = "What a judge's bias does to the policy that it rewards."
+    if journal.first_start is not None:
+        subtitle += f" First run started {_utc(journal.first_start)}."
+    simulated = [("Simulated numbers.", _simulated_arms(found, out))] if found.simulated else []
+    built = (
+        _answer(analysis),
+        _learning(plots),
+        _exploitation(plots),
+        _doses(plots),
+        _alarms(analysis, plots),
+        _remedies(analysis.remedies),
+        _claims(study, analysis.outcomes),
+        _arms(analysis.summaries, study.control),
+        _transfer(out),
+        _runs(found),
+    )
+    return Report(
+        kind="Study",
+        title=study.name,
+        sections=[section for section in built if section is not None],
+        warnings=simulated,
+        banners=[_claims_banner(journal, out)],
+        chips=[one_line(chip, 120) for chip in chips],
+        subtitle=subtitle,
+    )
 
 
 def _simulated_arms(found: Collected, out: Path) -> str:
@@ -110,43 +114,27 @@ def _simulated_arms(found: Collected, out: Path) -> str:
     return f"The embedded server answered or judged in {', '.join(simulated)}, and in no other arm."
 
 
-def _header(study: StudyConfig, found: Collected, journal: StudyJournal) -> Html:
-    finished = sum(row["finished"] for row in found.rows)
-    failures = sum(row["failures"] for row in found.rows)
-    chips = [
-        f"{finished} of {len(found.rows)} runs finished",
-        f"{failures} failed processes",
-        f"paired seeds: {len(study.all_seeds)}",
-        f"base: {study.base}",
-        f"control: {study.control}",
-    ]
-    note = "What a judge's bias does to the policy that it rewards."
-    if journal.first_start is not None:
-        note += f" First run started {_utc(journal.first_start)}."
-    return header("Study", one_line(study.name, 100), [one_line(c, 120) for c in chips], note)
-
-
 def _utc(seconds: float) -> str:
     return f"{datetime.datetime.fromtimestamp(seconds, datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _claims_strip(journal: StudyJournal, out: Path) -> Html | None:
+def _claims_banner(journal: StudyJournal, out: Path) -> tuple[str, str, bool]:
     """Show the claims' hash, and whether they were written before the first run."""
     claims = read_claims(out)
     if claims is None:
-        return strip("No claims were written before the runs.", "", alarm=True)
+        return "No claims were written before the runs.", "", True
     written = datetime.datetime.fromisoformat(claims["written"]).timestamp()
     text = f"SHA-256 {claims['sha256']}, written {_utc(written)}"
     first = journal.first_start
     if first is None:
-        return strip("Claims.", f"{text}; no run has started.")
+        return "Claims.", f"{text}; no run has started.", False
     # The file's time has whole seconds.
     if int(written) > int(first):
-        return strip("Claims after the fact.", f"{text}, after the first run's start.", alarm=True)
-    return strip("Claims.", f"{text}, before the first run started ({_utc(first)}).")
+        return "Claims after the fact.", f"{text}, after the first run's start.", True
+    return "Claims.", f"{text}, before the first run started ({_utc(first)}).", False
 
 
-def _answer(analysis: Analysis) -> Html:
+def _answer(analysis: Analysis) -> ReportSection:
     study = analysis.study
     findings = [o for o in analysis.outcomes if o.claim.kind == "finding"]
     groups = {
@@ -156,85 +144,73 @@ def _answer(analysis: Analysis) -> Html:
             o for o in analysis.outcomes if o.claim.kind == "construction"
         ],
     }
-    caution = (
-        f"With few seeds ({len(study.all_seeds)}) the bootstrap's intervals are too narrow; go by "
-        "the p-values, and by more seeds."
-    )
-    few = len(study.all_seeds) < FEW_SEEDS
-    return section(
-        "answer",
-        "The answer",
-        "",
-        el("ul", [el("li", line) for line in in_short(analysis)]),
-        el("p", caution, class_="soft") if few else None,
-        [
-            [el("h3", title), el("ol", [el("li", sentence(o, study.control)) for o in shown])]
-            for title, shown in groups.items()
-            if shown
-        ],
-        el("p", "No claims were made.", class_="soft") if not analysis.outcomes else None,
-    )
+    blocks: list[ReportBlock] = [Bullets(in_short(analysis))]
+    if len(study.all_seeds) < FEW_SEEDS:
+        caution = (
+            f"With few seeds ({len(study.all_seeds)}) the bootstrap's intervals are too narrow; go "
+            "by the p-values, and by more seeds."
+        )
+        blocks.append(Note(caution, soft=True))
+    for title, shown in groups.items():
+        if shown:
+            lines = [sentence(outcome, study.control) for outcome in shown]
+            blocks += [Heading(title), Bullets(lines, numbered=True)]
+    if not analysis.outcomes:
+        blocks.append(Note("No claims were made.", soft=True))
+    return ReportSection("answer", "The answer", blocks)
 
 
-def _drawn(charts: Iterable[ReportChart], class_: str = "charts") -> Html | None:
-    return grid([chart_html(chart) for chart in charts], class_)
-
-
-def _learning(plots: Plots) -> Html:
-    shown = [*plots["learning"].values()]
-    others = _drawn(plots["learning_others"].values())
-    return section(
-        "learning",
-        "Proxy and gold",
+def _learning(plots: Plots) -> ReportSection:
+    lead = (
         "What the policy was rewarded with, and what was right, in training. Bands are 95 % "
-        "intervals of the mean over seeds; strokes at the bottom are onsets.",
-        _drawn(shown[:OPEN_CHARTS]),
-        folded("More arms", _drawn(shown[OPEN_CHARTS:])) if shown[OPEN_CHARTS:] else None,
-        folded("Other doses and arms", others) if others else None,
+        "intervals of the mean over seeds; strokes at the bottom are onsets."
     )
+    shown = [*plots["learning"].values()]
+    more = Fold("More arms", shown[OPEN_CHARTS:])
+    others = Fold("Other doses and arms", [*plots["learning_others"].values()])
+    return ReportSection("learning", "Proxy and gold", [*shown[:OPEN_CHARTS], more, others], lead)
 
 
-def _exploitation(plots: Plots) -> Html:
+def _exploitation(plots: Plots) -> ReportSection:
     lead = (
         "An onset is where attempts with a full reward are wrong (gap of 0.08 to 0.12) and show "
         "the arm's shortcut (share of 15 to 30 %), by CHERRL's definition. A run that ends "
         "without one is censored at its last step."
     )
-    empty = el("p", "No run has what these need yet.", class_="soft")
-    drawn = [*plots["paths"].values(), *plots["onsets"].values()]
-    return section("onset", "Exploitation", lead, _drawn(drawn) or empty)
+    drawn = _drawn(plots, "paths", "onsets")
+    empty = [Note("No run has what these need yet.", soft=True)]
+    return ReportSection("onset", "Exploitation", drawn or empty, lead)
 
 
-def _doses(plots: Plots) -> Html | None:
-    shown = _drawn([*plots["doses"].values(), *plots["errors"].values()])
+def _doses(plots: Plots) -> ReportSection | None:
     lead = (
         "Means over seeds with 95 % intervals. Of two parameters, mean paired differences to the "
         "control; red is worse. Wrong answers that a judge without a bias calls right count as "
         "exploited, too."
     )
-    return section("doses", "Doses", lead, shown) if shown else None
+    drawn = _drawn(plots, "doses", "errors")
+    return ReportSection("doses", "Doses", drawn, lead) if drawn else None
+
+
+def _drawn(plots: Plots, *groups: str) -> list[ReportChart]:
+    """The charts of some groups that have data."""
+    return [c for group in groups for c in plots[group].values() if draw(c) is not None]
 
 
 # Tables.
 
-_Rows = Iterable[tuple[Child, Sequence[Child]]]
+_Cells = list[ReportCell | str]
 
 
-def _table(head: Sequence[str], rows: _Rows) -> Html:
-    """Render a table of (name, cells)."""
-    body = [el("tr", el("th", name), [el("td", cell) for cell in cells]) for name, cells in rows]
-    return table(head, body)
-
-
-def _interval(estimate: Estimate, form: Form) -> list[Child]:
+def _interval(estimate: Estimate, form: Form, unit: str = "") -> ReportCell:
     value = format_value(estimate.value, form)
     if estimate.low is None or estimate.high is None:
-        return [value]
+        return ReportCell(value, unit)
     low, high = (form(bound).removesuffix(" %") for bound in (estimate.low, estimate.high))
-    return [value, el("small", f"{low} to {high}")]
+    return ReportCell(value, "; ".join(filter(None, (f"{low} to {high}", unit))))
 
 
-def _alarms(analysis: Analysis, plots: Plots) -> Html | None:
+def _alarms(analysis: Analysis, plots: Plots) -> ReportSection | None:
     if not analysis.alarms:
         return None
     lead = (
@@ -250,26 +226,27 @@ def _alarms(analysis: Analysis, plots: Plots) -> Html | None:
         *("alarm", "needs gold", "AUC to onset", "AUC to end", "threshold", "caught by onset"),
         *("later", "never", "median lead", "false alarms"),
     )
-    shown = _drawn(plots["alarms"].values(), "charts two")
-    rows = ((alarm.series.title, _alarm_cells(alarm)) for alarm in analysis.alarms)
-    return section("alarms", "Alarms", lead, shown, _table(head, rows))
+    table = ReportTable(head, [_alarm_cells(alarm) for alarm in analysis.alarms])
+    return ReportSection("alarms", "Alarms", [*_drawn(plots, "alarms"), table], lead)
 
 
-def _alarm_cells(alarm: Detector) -> list[Child]:
+def _alarm_cells(alarm: Detector) -> _Cells:
+    caught, false = _interval(alarm.caught, percent), _interval(alarm.false_rate, percent)
     return [
+        alarm.series.title,
         "yes" if alarm.series.gold else "no",
         f"{alarm.early_auc:.2f}",
         f"{alarm.auc:.2f}",
         f"{alarm.threshold:.3g}",
-        [f"{alarm.early} of {alarm.onsets}", *_interval(alarm.caught, percent)[1:]],
+        replace(caught, text=f"{alarm.early} of {alarm.onsets}"),
         f"{alarm.late}",
         f"{alarm.onsets - alarm.early - alarm.late}",
         f"{middle(alarm.leads):+g}" if alarm.leads else NOTHING,
-        [f"{alarm.false} of {alarm.controls}", *_interval(alarm.false_rate, percent)[1:]],
+        replace(false, text=f"{alarm.false} of {alarm.controls}"),
     ]
 
 
-def _remedies(found: Sequence[Remedy]) -> Html | None:
+def _remedies(found: Sequence[Remedy]) -> ReportSection | None:
     """Render a table for each arm with remedies: itself, then these."""
     lead = (
         "An arm as it is, and what its remedies change: points, paired by seed, with 95 % "
@@ -281,18 +258,18 @@ def _remedies(found: Sequence[Remedy]) -> Html | None:
         *("", "gold at the end", "gold over training", "shortcut's share", "onsets"),
         *("calls a run", "gold checks a run"),
     )
-    drawn: list[Html] = []
+    blocks: list[ReportBlock] = []
     for target in dict.fromkeys(remedy.against for remedy in found):
         own = [remedy for remedy in found if remedy.against == target]
-        names = ["as it is" if remedy.is_target else remedy.name for remedy in own]
-        rows = zip(names, map(_remedy_cells, own), strict=True)
-        drawn += [el("h3", target), _table(head, rows)]
-    return section("remedies", "What helps, and what it costs", lead, drawn) if drawn else None
+        blocks += [Heading(target), ReportTable(head, [_remedy_cells(remedy) for remedy in own])]
+    title = "What helps, and what it costs"
+    return ReportSection("remedies", title, blocks, lead) if blocks else None
 
 
-def _remedy_cells(remedy: Remedy) -> list[Child]:
+def _remedy_cells(remedy: Remedy) -> _Cells:
     form = percent if remedy.is_target else points
     return [
+        "as it is" if remedy.is_target else remedy.name,
         *(_interval(e, form) for e in (remedy.last_gold, remedy.gold_area, remedy.last_share)),
         NOTHING if remedy.onsets is None else f"{remedy.onsets} of {remedy.runs}",
         format_value(remedy.calls, amount),
@@ -300,7 +277,7 @@ def _remedy_cells(remedy: Remedy) -> list[Child]:
     ]
 
 
-def _claims(study: StudyConfig, found: Sequence[ClaimOutcome]) -> Html | None:
+def _claims(study: StudyConfig, found: Sequence[ClaimOutcome]) -> ReportSection | None:
     if not found:
         return None
     lead = (
@@ -308,53 +285,55 @@ def _claims(study: StudyConfig, found: Sequence[ClaimOutcome]) -> Html | None:
         "shown is not refuted; the interval has what is compatible."
     )
     head = ("claim", "compared", "measure", "expected", "seeds", "estimate", "Holm p", "outcome")
-    rows = ((o.claim.id.replace("_", " "), _claim_cells(o, study.control)) for o in found)
-    return section("claims", "Claims", lead, _table(head, rows))
+    table = ReportTable(head, [_claim_cells(outcome, study.control) for outcome in found])
+    return ReportSection("claims", "Claims", [table], lead)
 
 
-def _claim_cells(outcome: ClaimOutcome, control: str) -> list[Child]:
+def _claim_cells(outcome: ClaimOutcome, control: str) -> _Cells:
     claim = outcome.claim
     form = difference_form("final_gold" if claim.test == "log_rank" else claim.measure)
     bound = f", margin {claim.threshold:g}" if claim.threshold else ""
-    unit = el("small", "per unit of dose") if outcome.slope else None
-    p = el("small", f"p {p_text(outcome.p)}, alpha {claim.alpha:g}")
     return [
-        [claim.arm, el("small", f"v {claim.against or control}")],
+        claim.id.replace("_", " "),
+        ReportCell(claim.arm, f"v {claim.against or control}"),
         MEASURES[claim.measure].title,
-        [f"{claim.direction}{bound}", el("small", claim.test.replace("_", " "))],
+        ReportCell(f"{claim.direction}{bound}", claim.test.replace("_", " ")),
         f"{outcome.pairs} of {outcome.wanted}",
-        [*_interval(outcome.estimate, form), unit],
-        [p_text(outcome.holm), p],
-        [el("b", VERDICTS[outcome.holds]), el("small", claim.kind)],
+        _interval(outcome.estimate, form, "per unit of dose" if outcome.slope else ""),
+        ReportCell(p_text(outcome.holm), f"p {p_text(outcome.p)}, alpha {claim.alpha:g}"),
+        ReportCell(VERDICTS[outcome.holds], claim.kind),
     ]
 
 
-def _arms_table(found: Sequence[CellSummary], control: str) -> Html:
+def _arms(found: Sequence[CellSummary], control: str) -> ReportSection:
+    lead = (
+        "Means over seeds and paired differences to the control, with percentile intervals at 95 % "
+        "of 2,000 resamples of the seeds. P-values of the differences of final gold, in points, "
+        "are two-sided, of exact sign flips, and not adjusted: they describe."
+    )
     head = (
         *("arm", "n", *(MEASURES[name].title for name in _SHOWN)),
         *(f"gold v {control}", "p", "failed", "unscored", "calls"),
     )
     gold = difference_form("final_gold")
-    rows: list[tuple[Child, list[Child]]] = [
-        (
+    rows: list[_Cells] = [
+        [
             s.cell.name,
-            [
-                f"{s.finished} of {s.runs}",
-                *(_interval(s.means[name], form_of(name)) for name in _SHOWN),
-                _interval(s.gained.get("final_gold", Estimate(None)), gold),
-                p_text(s.p.get("final_gold")),
-                f"{s.failures}",
-                format_value(s.means["unscored"].value, percent),
-                format_value(s.means["calls"].value, amount),
-            ],
-        )
+            f"{s.finished} of {s.runs}",
+            *(_interval(s.means[name], form_of(name)) for name in _SHOWN),
+            _interval(s.gained.get("final_gold", Estimate(None)), gold),
+            p_text(s.p.get("final_gold")),
+            f"{s.failures}",
+            format_value(s.means["unscored"].value, percent),
+            format_value(s.means["calls"].value, amount),
+        ]
         for s in found
     ]
-    return _table(head, rows)
+    return ReportSection("arms", "Arms", [ReportTable(head, rows), _onsets_table(found)], lead)
 
 
-def _onsets_table(found: Sequence[CellSummary]) -> Html | None:
-    rows: list[tuple[Child, list[Child]]] = []
+def _onsets_table(found: Sequence[CellSummary]) -> ReportTable:
+    rows: list[_Cells] = []
     for summary in found:
         times = summary.times
         if times:
@@ -362,33 +341,26 @@ def _onsets_table(found: Sequence[CellSummary]) -> Html | None:
             spread = f"{steps[0]:g} to {steps[-1]:g}" if steps else NOTHING
             counts = [f"{len(times)}", f"{len(steps)}", f"{len(times) - len(steps)}"]
             half = format_value(median(times), "{:g}".format)
-            rows.append((summary.cell.name, [summary.cell.shortcut, *counts, half, spread]))
+            rows.append([summary.cell.name, summary.cell.shortcut or "", *counts, half, spread])
     head = ("arm", "shortcut", "runs", "with an onset", "censored", "median step", "steps")
-    return _table(head, rows) if rows else None
+    return ReportTable(head, rows)
 
 
-def _runs(found: Collected) -> Html:
-    meanings = [el("li", f"{m.title}: {m.meaning}") for m in MEASURES.values()]
+def _runs(found: Collected) -> ReportSection:
+    lead = "Everything above is of these; results.parquet and curves.parquet have every figure."
     titles = (MEASURES[name].title for name in _SHOWN)
     head = ("run", "state", "steps", "failed", *titles, "onset", "took")
-    rows = ((_run_link(row), _run_cells(row)) for row in found.rows)
-    return section(
-        "runs",
-        "Runs",
-        "Everything above is of these; results.parquet and curves.parquet have every figure.",
-        folded(f"{len(found.rows)} runs", _table(head, rows)),
-        folded("What is measured", el("ul", meanings)),
-    )
+    table = ReportTable(head, [_run_cells(row) for row in found.rows])
+    meanings = Bullets([f"{m.title}: {m.meaning}" for m in MEASURES.values()])
+    blocks = (Fold(f"{len(found.rows)} runs", [table]), Fold("What is measured", [meanings]))
+    return ReportSection("runs", "Runs", blocks, lead)
 
 
-def _run_link(row: Row) -> Child:
-    name = one_line(row["run"], 80)
-    return el("a", name, href=quote(f"{row['folder']}/report.html")) if row["steps"] else name
-
-
-def _run_cells(row: Row) -> list[Child]:
+def _run_cells(row: Row) -> _Cells:
     onset = format_value(row["onset"], "{:g}".format)
+    address = quote(f"{row['folder']}/report.html") if row["steps"] else None
     return [
+        ReportCell(one_line(row["run"], 80), address=address),
         one_line(row["status"], 20),
         f"{row['steps']}",
         f"{row['failures']}",
@@ -401,7 +373,7 @@ def _run_cells(row: Row) -> list[Child]:
 # The transfer matrix.
 
 
-def _transfer(out: Path) -> Html | None:
+def _transfer(out: Path) -> ReportSection | None:
     """Render the matrix as two heat maps and a table; None without one."""
     found = read_matrix(out)
     if not found:
@@ -413,29 +385,26 @@ def _transfer(out: Path) -> Html | None:
         "seeds. Attempts without an answer are wrong under every judge; those that a judge gave no "
         "verdict on are in no share."
     )
-    waiting = "A field without a number: the judge could not be asked about all answers yet."
     judges = [*dict.fromkeys(entry.graded_by for entry in found)]
     policies = [*dict.fromkeys(entry.trained_under for entry in found)]
     right = {(GOLD, entry.trained_under): entry.gold for entry in found}
     right |= {(entry.graded_by, entry.trained_under): entry.right for entry in found}
     excess = {(entry.graded_by, entry.trained_under): entry.excess for entry in found}
-    charts = (
+    blocks: list[ReportBlock] = [
         _matrix_map("Called right", [GOLD, *judges], policies, right, short_percent, shares=True),
         _matrix_map("Called right minus gold, points", judges, policies, excess, points),
-    )
+    ]
+    if any(entry.waiting for entry in found):
+        waiting = "A field without a number: the judge could not be asked about all answers yet."
+        blocks.append(Note(waiting, soft=True))
     head = (
         *("trained under", "graded by", "models", "its own judge", "runs", "problems", "attempts"),
         *("lost", "unscored", "not asked", "called right", "gold", "minus gold, points"),
     )
-    rows = ((entry.trained_under, _matrix_cells(entry)) for entry in found)
-    return section(
-        "transfer",
-        "Transfer: trained under one judge, graded by another",
-        lead,
-        _drawn(charts, "charts two"),
-        el("p", waiting, class_="soft") if any(entry.waiting for entry in found) else None,
-        folded("All of the matrix", _table(head, rows)),
-    )
+    table = ReportTable(head, [_matrix_cells(entry) for entry in found])
+    blocks.append(Fold("All of the matrix", [table]))
+    title = "Transfer: trained under one judge, graded by another"
+    return ReportSection("transfer", title, blocks, lead)
 
 
 def _matrix_map(
@@ -456,9 +425,10 @@ def _matrix_map(
     return heat_map(title, names, judges, policies, numbers, form, intervals, shares)
 
 
-def _matrix_cells(entry: MatrixEntry) -> list[Child]:
+def _matrix_cells(entry: MatrixEntry) -> _Cells:
     counts = (entry.runs, entry.problems, entry.attempts, entry.lost, entry.unscored, entry.waiting)
     return [
+        entry.trained_under,
         entry.graded_by,
         one_line(entry.judges, 80),
         "yes" if entry.same_judge else "",

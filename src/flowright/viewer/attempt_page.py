@@ -15,21 +15,28 @@ from statistics import fmean
 
 from flowright.core.checkout import here
 from flowright.core.formatting import NOTHING, Record, format_value, is_number, object_of, percent
-from flowright.core.report import Block, Fact, Program, Text, Timeline
+from flowright.core.report import (
+    Block,
+    Fact,
+    Program,
+    ReportCell,
+    ReportColumn,
+    ReportTable,
+    Text,
+    Timeline,
+)
 from flowright.core.untrusted import one_line
 from flowright.environments.display import blocks_of
 from flowright.viewer.layout import (
-    Column,
     Links,
-    data_table,
     link,
     number,
     opinion_mark,
     outcome_chip,
-    text_cell,
 )
-from flowright.viewer.rendering.markup import Child, Html, el, folded, table, table_row
+from flowright.viewer.rendering.markup import Child, Html, el, folded
 from flowright.viewer.rendering.record_blocks import WHOLE, blocks_html, text_block
+from flowright.viewer.rendering.report import table_html
 from flowright.viewer.rollout_records import TOKENS, combination_of, record_facts, verdict_fact
 from flowright.viewer.run_list import ViewedRun
 from flowright.viewer.search import Attempt
@@ -131,12 +138,11 @@ def _parts(record: Record) -> Html | None:
     parts = object_of(reward, "parts")
     if not parts:
         return None
-    rows = [table_row(name, f"{part:+.3f}") for name, part in parts.items() if is_number(part)] + [
-        table_row("reward", format_value(reward.get("value"), "{:+.3f}".format))
-    ]
+    rows = [(name, f"{part:+.3f}") for name, part in parts.items() if is_number(part)]
+    rows.append(("reward", format_value(reward.get("value"), "{:+.3f}".format)))
     extra = format_value(reward.get("unpenalised"), "{:+.3f}".format)
     without = f"; {extra} without the penalties of the training" if extra != NOTHING else ""
-    return table((), rows, f"Parts of the reward{without}")
+    return table_html(ReportTable(("", ""), rows, f"Parts of the reward{without}"))
 
 
 def _replies(verdict: Record) -> Html | None:
@@ -410,15 +416,15 @@ def _tokens_table(tokens: Sequence[Token], by_ratio: bool) -> Html | None:
     if not known:
         return None
     first = sorted(known, key=lambda each: (-each[0], each[1].number))[:FURTHEST]
-    columns = ["Token", Column("Text", text=True), "Sampler", "Learner", "Ratio"]
+    columns = ["Token", ReportColumn("Text", is_text=True), "Sampler", "Learner", "Ratio"]
     rows = [
-        table_row(
+        (
             f"{token.number:,}",
-            text_cell(_quoted(token), class_="text code"),
+            ReportCell(_quoted(token), style="text code"),
             number(token.sampler, 4),
             number(token.learner, 4),
             format_value(token.ratio, "{:.4g}".format),
         )
         for _, token in first
     ]
-    return data_table(f"{caption}; log-probabilities in nats", columns, rows)
+    return table_html(ReportTable(columns, rows, f"{caption}; log-probabilities in nats"))

@@ -4,18 +4,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from flowright.core.formatting import NOTHING, amount, duration, format_value
+from flowright.core.report import ReportCell, ReportColumn, ReportTable
 from flowright.viewer.layout import (
-    Column,
     Links,
-    data_table,
     link,
     opinion_mark,
     outcome_chip,
     reward_cell,
-    text_cell,
     whole,
 )
-from flowright.viewer.rendering.markup import Child, Html, el, table_row
+from flowright.viewer.rendering.markup import Child, Html, el, join
+from flowright.viewer.rendering.report import table_html
 from flowright.viewer.rollout_records import NONE, Combination
 from flowright.viewer.search import Attempt, AttemptSearch
 from flowright.viewer.selection import AGAINST, MEASURES, NAMED, PLACES, SORTS, Filter
@@ -89,7 +88,7 @@ def attempts_table(
     chosen: Filter,
     caption: str,
     of_one_problem: bool = False,
-) -> Html:
+) -> Html | None:
     """One attempt a row, linked to its page with the selection. Attempts ``of_one_problem`` do not
     name it, and cannot be sorted."""
     tasks = found.tasks({attempt.task for attempt in attempts})
@@ -99,44 +98,43 @@ def attempts_table(
         for name, sort, text in _HEADS
         if not (of_one_problem and name == PROBLEM)
     ]
-    rows: list[Html] = []
+    rows: list[list[ReportCell | str]] = []
     for attempt in attempts:
-        about, problem = found.about(attempt), None
-        if not of_one_problem:
-            name, title = tasks.get(attempt.task, ("", NOTHING))
-            shown = el("span", link(links.task(name), title), class_="one")
-            small = el("small", f"{about.kind} {about.source}", class_="one")
-            problem = text_cell(shown, small, class_="wide-cell")
+        about = found.about(attempt)
+        name, title = tasks.get(attempt.task, ("", NOTHING))
+        shown = el("span", link(links.task(name), title), class_="one")
+        small = el("small", f"{about.kind} {about.source}", class_="one")
         note = el("span", notes.get(attempt.id, ""), class_="two")
         operators = found.operators.get(attempt.operators, NONE).replace(",", " ")
-        cells: list[Child] = [
-            text_cell(outcome_chip(about.outcome, about.failure)),
-            opinion_mark(about.judge),
-            opinion_mark(about.gold),
-            reward_cell(attempt.reward),
-            format_value(attempt.advantage, "{:+.2f}".format),
-            *([problem] if problem else []),
-            text_cell(note, class_="wide-cell"),
-            text_cell(el("span", operators, class_="two"), class_="narrow-cell"),
-            whole(attempt.calls),
-            format_value(attempt.llm_tokens, amount),
-            whole(attempt.tokens),
-            format_value(attempt.seconds, duration),
-        ]
-        address = links.attempt(attempt, chosen.query())
-        rows.append(table_row(link(address, attempt.place), *cells))
-    return data_table(caption, columns, rows, id="rows")
+        rows.append(
+            [
+                ReportCell(attempt.place, address=links.attempt(attempt, chosen.query())),
+                ReportCell(outcome_chip(about.outcome, about.failure), is_text=True),
+                opinion_mark(about.judge),
+                opinion_mark(about.gold),
+                reward_cell(attempt.reward),
+                format_value(attempt.advantage, "{:+.2f}".format),
+                *([] if of_one_problem else [ReportCell(join([shown, small]), style="wide-cell")]),
+                ReportCell(note, style="wide-cell"),
+                ReportCell(el("span", operators, class_="two"), style="narrow-cell"),
+                whole(attempt.calls),
+                format_value(attempt.llm_tokens, amount),
+                whole(attempt.tokens),
+                format_value(attempt.seconds, duration),
+            ]
+        )
+    return table_html(ReportTable(columns, rows, caption, anchor="rows"))
 
 
-def _column(name: str, sort: str | None, text: bool, chosen: Filter, links: Links) -> Column:
+def _column(name: str, sort: str | None, text: bool, chosen: Filter, links: Links) -> ReportColumn:
     if sort is None or links.exported:
-        return Column(name, text)
+        return ReportColumn(name, is_text=text)
     is_this = sort == chosen.sort
     turned = "asc" if is_this and chosen.descending else None
     query = chosen.query(sort=None if sort == "step" else sort, dir=turned)
-    ordered = ("descending" if chosen.descending else "ascending") if is_this else None
-    tip = f"sort by {LABELS.get(sort, sort)}"
-    return Column(name, text, links.of_run("attempts", query), ordered, tip)
+    order = ("descending" if chosen.descending else "ascending") if is_this else None
+    tip, address = f"sort by {LABELS.get(sort, sort)}", links.of_run("attempts", query)
+    return ReportColumn(name, is_text=text, tip=tip, address=address, order=order)
 
 
 def _active(chosen: Filter, links: Links) -> Html | None:

@@ -18,6 +18,7 @@ from flowright.core.formatting import (
 )
 from flowright.core.report import (
     FactList,
+    Fold,
     Heading,
     IntervalMark,
     ReportBlock,
@@ -80,7 +81,7 @@ def evaluation_section(snapshot: Snapshot) -> ReportSection | None:
     if names := _measured_in((row["sources"] for row in rows), measured):
         cells = [_name_and_means(row, row["sources"], names, measured) for row in rows]
         heads = [one_line(name, 30) for name in (first, *names)]
-        blocks.append(ReportTable(heads, cells, folded="By dataset"))
+        blocks.append(Fold("By dataset", [ReportTable(heads, cells)]))
     if isinstance(summary := evaluation.get("summary"), Mapping) and summary:
         blocks += [Heading("Summary of the evaluation"), FactList(settings(summary))]
     if charts := _scatters(rows, columns):

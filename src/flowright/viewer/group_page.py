@@ -7,13 +7,14 @@ from statistics import fmean, pstdev
 from urllib.parse import quote
 
 from flowright.core.formatting import Record, object_of
-from flowright.core.report import LineChart, Series
+from flowright.core.report import LineChart, ReportCell, ReportColumn, ReportTable, Series
 from flowright.core.untrusted import visible
 from flowright.viewer.attempts_page import attempts_table
-from flowright.viewer.layout import Column, Links, data_table, link, number, outcome_chip, text_cell
+from flowright.viewer.layout import Links, link, number, outcome_chip
 from flowright.viewer.rendering.charts import chart_html
-from flowright.viewer.rendering.markup import Child, Html, el, table_row
+from flowright.viewer.rendering.markup import Child, Html, el
 from flowright.viewer.rendering.record_blocks import code_block, text_block
+from flowright.viewer.rendering.report import table_html
 from flowright.viewer.rollout_records import (
     combination_of,
     escape_surrogates,
@@ -196,28 +197,28 @@ def problem_body(
     )
 
 
-def _groups_table(visits: Sequence[Visit], links: Links) -> Html:
+def _groups_table(visits: Sequence[Visit], links: Links) -> Html | None:
     columns = [
-        Column("Group", True),
+        ReportColumn("Group", is_text=True),
         *("Attempts", "Right, judge", "Right, gold", "Mean reward"),
-        Column("Programs", tip="different ones"),
-        Column("Best attempt", True),
+        ReportColumn("Programs", tip="different ones"),
+        ReportColumn("Best attempt", is_text=True),
     ]
-    rows: list[Html] = []
+    rows: list[list[ReportCell | str]] = []
     for visit in reversed(visits):
         place = f"{visit.step}/{visit.attempts[0].group}"
+        programs = {attempt.program for attempt in visit.attempts}
+        to_best = links.attempt(visit.best)
         rows.append(
-            table_row(
-                link(links.of_run(f"group/{place}"), place),
-                len(visit.attempts),
-                visit.right,
-                visit.gold,
+            [
+                ReportCell(place, address=links.of_run(f"group/{place}")),
+                *map(str, (len(visit.attempts), visit.right, visit.gold)),
                 number(visit.mean),
-                len({attempt.program for attempt in visit.attempts}),
-                text_cell(link(links.attempt(visit.best), visit.best.place)),
-            )
+                str(len(programs)),
+                ReportCell(visit.best.place, is_text=True, address=to_best),
+            ]
         )
-    return data_table("Groups, the newest first", columns, rows, id="rows")
+    return table_html(ReportTable(columns, rows, "Groups, the newest first", anchor="rows"))
 
 
 def _programs(visits: Sequence[Visit], best: Sequence[Record], links: Links, of_all: int) -> Html:

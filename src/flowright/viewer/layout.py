@@ -4,12 +4,12 @@ A page loads nothing: its style and its one script stand in it and are allowed b
 that a page is the same served, saved and exported, and markup that slipped in could not run.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from urllib.parse import quote
 
 from flowright.core.formatting import NOTHING, format_value
+from flowright.core.report import ReportCell, ReportTable
 from flowright.viewer.rendering.markup import (
     Child,
     Html,
@@ -19,9 +19,8 @@ from flowright.viewer.rendering.markup import (
     el,
     source_hash,
     strip,
-    table,
-    table_row,
 )
+from flowright.viewer.rendering.report import table_html
 from flowright.viewer.rollout_records import escape_surrogates
 from flowright.viewer.run_list import ViewedRun
 from flowright.viewer.run_report import strips
@@ -136,45 +135,9 @@ KEYS = (
 
 
 def _help() -> Html:
-    listed = table((), [table_row(keys, what) for keys, what in KEYS], "Keys")
+    listed = table_html(ReportTable(("", ""), KEYS, "Keys"))
     close = el("form", el("button", "Close"), method="dialog")
     return el("dialog", listed, close, id="help", aria_label="Keys")
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A head of a table. ``sort`` is the address that sorts by it, ``sorted`` ascending or
-    descending where the table is sorted by it."""
-
-    name: str
-    text: bool = False
-    sort: str | None = None
-    sorted: str | None = None
-    tip: str = ""
-
-
-def data_table(
-    caption: str, columns: Sequence[Column | str], rows: Sequence[Html], id: str | None = None
-) -> Html:
-    """A table with a caption, sorted by its heads. A head by its name alone is one of numbers."""
-    known = [Column(column) if isinstance(column, str) else column for column in columns]
-    heads = [
-        el(
-            "th",
-            link(column.sort, column.name, rel="nofollow"),
-            scope="col",
-            class_="text" if column.text else None,
-            aria_sort=column.sorted,
-            title=column.tip or None,
-        )
-        for column in known
-    ]
-    return table(heads, rows, caption, id)
-
-
-def text_cell(*content: Child, class_: str = "text") -> Html:
-    """A cell that is aligned left and wrapped."""
-    return el("td", content, class_=class_)
 
 
 def number(value: float | None, digits: int = 2) -> str:
@@ -204,8 +167,8 @@ def opinion_mark(opinion: str) -> Html:
     return el("span", mark, class_=class_, title=opinion)
 
 
-def reward_cell(value: float | None) -> Html:
+def reward_cell(value: float | None) -> ReportCell:
     """A reward, or that there is none."""
     if value is None:
-        return el("td", el("span", "none", class_="soft", title="unscored: not a 0"))
-    return el("td", number(value), class_="high" if value > 0.5 else None)
+        return ReportCell(el("span", "none", class_="soft", title="unscored: not a 0"))
+    return ReportCell(number(value), style="high" if value > 0.5 else "")

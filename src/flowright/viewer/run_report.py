@@ -14,7 +14,7 @@ from statistics import fmean, pstdev
 from flowright.core.errors import RunError
 from flowright.core.files import disk_errors, write_text
 from flowright.core.formatting import Record, duration, object_of
-from flowright.core.report import Block, ReportSection, ReportTable, Text, calibration_section
+from flowright.core.report import Block, Fold, ReportSection, ReportTable, Text, calibration_section
 from flowright.core.untrusted import one_line
 from flowright.environments.display import Display, blocks_of
 from flowright.runs.run_files import rollout_steps
@@ -215,8 +215,8 @@ def render(snapshot: Snapshot, selection: Selection) -> str:
 
 def configuration(snapshot: Snapshot) -> ReportSection:
     """All settings of a run, folded."""
-    table = ReportTable(("", ""), sections.settings(snapshot.config), folded="All settings")
-    return ReportSection("configuration", "Configuration", [table])
+    table = ReportTable(("", ""), sections.settings(snapshot.config))
+    return ReportSection("configuration", "Configuration", [Fold("All settings", [table])])
 
 
 def strips(snapshot: Snapshot) -> list[Html]:

@@ -11,13 +11,20 @@ from urllib.parse import quote, urlencode
 
 from flowright.core.errors import boundary
 from flowright.core.formatting import NOTHING, Form, duration, percent, plain, points
-from flowright.core.report import LineChart, ReportSection, Series, Spark
+from flowright.core.report import (
+    LineChart,
+    ReportCell,
+    ReportColumn,
+    ReportSection,
+    ReportTable,
+    Series,
+    Spark,
+)
 from flowright.core.statistics import DIFFERENCE, RESAMPLES, Resampler, mean
 from flowright.core.untrusted import one_line
-from flowright.viewer.layout import Column, Links, data_table, link, number, text_cell
-from flowright.viewer.rendering.charts import mark_html
-from flowright.viewer.rendering.markup import Child, Html, el, table_row
-from flowright.viewer.rendering.report import section_html
+from flowright.viewer.layout import Links, link, number
+from flowright.viewer.rendering.markup import Child, Html, el, join
+from flowright.viewer.rendering.report import section_html, table_html
 from flowright.viewer.run_list import ViewedRun
 from flowright.viewer.search import Solved, solved_by_task
 from flowright.viewer.sections import COLOURS, differing
@@ -27,21 +34,21 @@ from flowright.viewer.snapshot import DRIFT, Snapshot, measured_of, trend
 MOST_DIFFERENCES = 12
 STATUS = {"finished": "good", "running": "plain"}
 _HEADS = (
-    *(Column("Run", True), Column("Status", True), "Step", Column("What", True), "Reward", ""),
-    *("Gold", "Held out", "Drift", "Unscored", "Time", Column("Last news", True)),
+    *(ReportColumn("Run", is_text=True), ReportColumn("Status", is_text=True), "Step"),
+    *(ReportColumn("What", is_text=True), "Reward", "", "Gold", "Held out", "Drift", "Unscored"),
+    *("Time", ReportColumn("Last news", is_text=True)),
 )
 
 
 def runs_body(runs: Sequence[ViewedRun], links: Links, against: str = "") -> Html:
     """A row a run. ``against``: the name of the run whose settings the others are compared with."""
     base = next((run.snapshot() for run in runs if run.name == against), None)
-    heads: list[Column | str] = [*_HEADS]
+    heads: list[ReportColumn | str] = [*_HEADS]
     if base is not None:
-        heads.append(Column(f"Differs from {against}", True))
-    if not links.exported:
-        heads.insert(0, Column("", tip="compare two runs"))
+        heads.append(ReportColumn(f"Differs from {against}", is_text=True))
     rows = [_row_or_why(run, links, base) for run in runs]
-    table = data_table(f"{len(runs)} run{'' if len(runs) == 1 else 's'}", heads, rows, id="rows")
+    caption = f"{len(runs)} run{'' if len(runs) == 1 else 's'}"
+    table = table_html(ReportTable(heads, rows, caption, anchor="rows"))
     if links.exported:
         return el("div", el("h1", "Runs"), table)
     hint = "Mark two or more: curves over each other, and problem by problem."
@@ -51,44 +58,44 @@ def runs_body(runs: Sequence[ViewedRun], links: Links, against: str = "") -> Htm
     return el("div", el("h1", "Runs"), form if runs else el("p", "No run here yet."))
 
 
-def _row_or_why(run: ViewedRun, links: Links, base: Snapshot | None) -> Html:
+def _row_or_why(run: ViewedRun, links: Links, base: Snapshot | None) -> Sequence[ReportCell | str]:
     """A run's row, or why there is none: a fault of one hides no other."""
-    mark: Html | None = None
-    if not links.exported:
-        box = el("input", type="checkbox", name="run", value=run.name,
-                 aria_label=f"mark {run.name}")  # fmt: skip
-        mark = el("td", box)
     with boundary("its files hold something that is not expected") as tried:
-        return el("tr", mark, _cells(run, run.snapshot(), links, base))
+        return _cells(run, run.snapshot(), links, base)
     why = one_line(tried.failure.message if tried.failure else "", 300)
-    span = len(_HEADS) - 1 + (base is not None)
-    cell = el("td", el("span", why, class_="tag alarm"), colspan=span, class_="text")
-    return el("tr", None if links.exported else el("td"), el("th", run.name, scope="row"), cell)
+    return [run.name, ReportCell(el("span", why, class_="tag alarm"), is_text=True)]
 
 
-def _cells(run: ViewedRun, snapshot: Snapshot, links: Links, base: Snapshot | None) -> list[Html]:
+def _cells(
+    run: ViewedRun, snapshot: Snapshot, links: Links, base: Snapshot | None
+) -> list[ReportCell | str]:
     state, measured = snapshot.state, measured_of(snapshot)
     damaged = run.damaged.replace(f"{run.path}/", "")
     status = "damaged" if damaged else snapshot.status
-    address = Links(run.name, links.exported, links.held).of_run("")
+    name = join([link(Links(run.name, links.exported, links.held).of_run(""), run.name)])
+    if not links.exported:
+        about = {"value": run.name, "aria_label": f"mark {run.name}"}
+        name = join([el("input", type="checkbox", name="run", **about), " ", name])
     trained = sum(value for _, value in snapshot.series("time/step"))
-    news = _date(state.get("updated"))
-    to = f"/?against={quote(run.name, safe='')}"
-    compare = base is None and not links.exported
+    news: list[Child] = [_date(state.get("updated"))]
+    if base is None and not links.exported:
+        to = f"/?against={quote(run.name, safe='')}"
+        news += [" ", el("a", "differences", href=to)]
+    differences = [] if base is None else [ReportCell(_differences(base, snapshot), style="long")]
     return [
-        el("th", link(address, run.name), scope="row"),
-        text_cell(el("span", status, class_=f"tag {STATUS.get(status, 'alarm')}")),
-        el("td", f"{state.get('step', 0)}/{state['steps']}" if state.get("steps") else NOTHING),
-        text_cell(one_line(damaged or _what(snapshot), 80)),
-        el("td", _change(snapshot, "reward/mean", "{:.2f}".format)),
-        el("td", mark_html(Spark(snapshot.series("reward/mean"), "c1"))),
-        el("td", _change(snapshot, "gold/accuracy", percent)),
-        el("td", _held_out(snapshot, f"val/{measured.key}", measured.form)),
-        el("td", _late(snapshot, DRIFT, points)),
-        el("td", _late(snapshot, "rollout/unscored", percent)),
-        el("td", duration(trained) if trained else NOTHING),
-        text_cell(news, [" ", el("a", "differences", href=to)] if compare else None),
-        *([el("td", _differences(base, snapshot), class_="long")] if base is not None else ()),
+        name,
+        ReportCell(el("span", status, class_=f"tag {STATUS.get(status, 'alarm')}"), is_text=True),
+        f"{state.get('step', 0)}/{state['steps']}" if state.get("steps") else NOTHING,
+        ReportCell(one_line(damaged or _what(snapshot), 80), is_text=True),
+        _change(snapshot, "reward/mean", "{:.2f}".format),
+        ReportCell("", mark=Spark(snapshot.series("reward/mean"), "c1")),
+        _change(snapshot, "gold/accuracy", percent),
+        _held_out(snapshot, f"val/{measured.key}", measured.form),
+        _late(snapshot, DRIFT, points),
+        _late(snapshot, "rollout/unscored", percent),
+        duration(trained) if trained else NOTHING,
+        ReportCell(join(news), is_text=True),
+        *differences,
     ]
 
 
@@ -127,7 +134,7 @@ def _date(updated: object) -> str:
     return when.strftime("%Y-%m-%d %H:%M")
 
 
-def _differences(base: Snapshot, snapshot: Snapshot) -> Html | str:
+def _differences(base: Snapshot, snapshot: Snapshot) -> str:
     """The run's settings that differ from the base's."""
     changed = [
         f"{key}: {here} (there {there})"
@@ -292,18 +299,18 @@ def _paired(first: Side, second: Side) -> Html:
 def _problems(title: str, pairs: Sequence[RunPair], first: Side, second: Side) -> Html:
     ordered = sorted(pairs, key=lambda pair: -abs(pair.second - pair.first))
     rows = [
-        table_row(
+        (
             pair.task,
-            link(_attempts_address(first, pair.task), number(pair.first)),
-            link(_attempts_address(second, pair.task), number(pair.second)),
+            ReportCell(number(pair.first), address=_attempts_address(first, pair.task)),
+            ReportCell(number(pair.second), address=_attempts_address(second, pair.task)),
         )
         for pair in ordered[:MOST_PROBLEMS]
     ]
     more = len(ordered) - len(rows)
     caption = f"{len(ordered):,} problems{f', {more:,} of them not listed' if more else ''}"
     names = [side.among(first, second) for side in (first, second)]
-    columns = [Column("Problem", True), *names]
-    table = data_table(caption, columns, rows) if rows else el("p", "none", class_="soft")
+    columns = [ReportColumn("Problem", is_text=True), *names]
+    table = table_html(ReportTable(columns, rows, caption)) or el("p", "none", class_="soft")
     return el("div", el("h3", title), table)
 
 
@@ -326,9 +333,11 @@ def _overlay(sides: Sequence[Side]) -> Html:
 def _settings(first: Side, second: Side) -> Html:
     changed = differing(first.snapshot.config, second.snapshot.config)
     rows = [
-        table_row(key, *(el("td", value, class_="text long") for value in values))
+        (key, *(ReportCell(value, style="text long") for value in values))
         for key, values in changed.items()
     ]
-    columns = [Column("Setting", True), Column(first.run.name, True), Column(second.run.name, True)]
-    table = data_table(f"{len(rows)} settings differ", columns, rows)
-    return el("section", el("h2", "Settings that differ"), table)
+    names = ("Setting", first.run.name, second.run.name)
+    columns = [ReportColumn(name, is_text=True) for name in names]
+    table = table_html(ReportTable(columns, rows, f"{len(rows)} settings differ"))
+    shown = table or el("p", "none", class_="soft")
+    return el("section", el("h2", "Settings that differ"), shown)

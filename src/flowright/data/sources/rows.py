@@ -79,9 +79,14 @@ def read_upstream(path: Path) -> Iterator[UpstreamRow]:
 
 def read_table(path: Path) -> Iterator[UpstreamRow]:
     """Yield the rows of a user's own file; their names count them from 1. Raises DataError with
-    the place of what cannot be read."""
+    the place of what cannot be read, and for a file without rows."""
+    number = 0
     for number, (place, values) in enumerate(read_rows(path), start=1):
         yield UpstreamRow(values, str(place), str(number))
+    if not number:
+        raise DataError(
+            f"{path}: {'no rows in it' if path.stat().st_size else 'the file is empty'}"
+        )
 
 
 def json_table(path: Path) -> UpstreamRow:

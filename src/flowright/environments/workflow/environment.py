@@ -4,13 +4,14 @@ import random
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 from flowright.config.llm import SIMULATED
 from flowright.config.root import Config
 from flowright.core.errors import DataError, UserError
-from flowright.data.loading import load_problems
+from flowright.core.tables import raise_problems
+from flowright.data.loading import OFFLINE, load_problems
 from flowright.data.mixture import tasks_by_kind
 from flowright.data.sources import Split
 from flowright.data.splits import Splits, check_disjoint
@@ -32,6 +33,7 @@ from flowright.environments.workflow.servers import (
     settings_of_judge,
 )
 from flowright.grading.gold import algebra
+from flowright.grading.references import check_references
 from flowright.judging.build import OpenJudge, open_judge
 from flowright.judging.panel import families
 from flowright.judging.prompts import wording_hash
@@ -62,6 +64,7 @@ class WorkflowEnvironment(Environment):
     Config = WorkflowConfig
     display = DISPLAY
 
+    _notes: Sequence[str] = ()
     _sandbox: Sandbox
     _models: OpenModels
     _judge: OpenJudge
@@ -71,20 +74,25 @@ class WorkflowEnvironment(Environment):
         """Both datasets, read or built. An overlap between them is a DataError."""
         problems: list[str] = []
         loaded: list[Sequence[Problem]] = []
+        notes: list[str] = []
         wanted: tuple[tuple[str, Split], ...] = (
             (self.config.train_dataset, "train"),
             (self.config.val_dataset, "val"),
         )
         for name, split in wanted:
             try:
-                loaded.append(load_problems(name, split))
+                loaded.append(load_problems(name, split, notes))
             except UserError as error:
                 problems += error.problems
         if problems:
             raise DataError(*problems)
+        self._notes = notes
         train, val = loaded
         check_disjoint(Splits(tuple(train), tuple(val), ()))
         return TaskSets(train, val)
+
+    def task_notes(self) -> Sequence[str]:
+        return self._notes
 
     def read_tasks(self, name: str) -> Sequence[Task]:
         return load_problems(name, "test")
@@ -273,8 +281,16 @@ class WorkflowEnvironment(Environment):
         return await check_servers(self.config)
 
     async def _check_sandbox(self) -> str:
+        """Check the isolation, and run the references of code tasks against their tests."""
+        tasks: list[Problem] = []
+        with suppress(UserError):  # reported where the data are checked
+            for name in {self.config.train_dataset, self.config.val_dataset} - {OFFLINE}:
+                tasks += load_problems(name, "train")
         async with open_sandbox(self.config) as sandbox:
-            return str(sandbox.isolation)
+            cache = self.config.policy.tiny.cache_dir
+            report = await check_references(tasks, sandbox, cache)
+            raise_problems([f"{id}: {why}" for id, why in report.failed.items()])
+            return f"\n{' ' * 10}".join([str(sandbox.isolation), *report.lines()])
 
 
 def open_sandbox(config: Config) -> Sandbox:

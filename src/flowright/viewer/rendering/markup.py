@@ -142,22 +142,6 @@ def tile(title: str, big: str, note: str, style: str | None = None) -> Html:
     return el("div", el("span", title), el("b", big), el("span", note), class_=class_)
 
 
-def table(
-    head: Sequence[Child], body: Sequence[Html], caption: Child = None, id: str | None = None
-) -> Html:
-    """Rows under their heads, which scroll where the page is narrow. Heads may be elements."""
-    heads = [name if isinstance(name, Html) else el("th", name, scope="col") for name in head]
-    top = el("thead", el("tr", heads)) if heads else None
-    above = el("caption", caption) if caption else None
-    return el("div", el("table", above, top, el("tbody", body), id=id), class_="wide")
-
-
-def table_row(name: Child, *cells: Child, class_: str | None = None) -> Html:
-    """A table row under its name. A cell may be an element of its own."""
-    tds = [c if isinstance(c, Html) and c.startswith("<td") else el("td", c) for c in cells]
-    return el("tr", el("th", name, scope="row"), tds, class_=class_)
-
-
 def facts(rows: Sequence[tuple[Child, Child]]) -> Html:
     """Names and values."""
     return el("dl", [[el("dt", name), el("dd", value)] for name, value in rows])

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 from flowright.core.files import check_writable, disk_errors, write_text
 from flowright.core.report import (
     BarList,
+    Bullets,
     ChangeChart,
     FactList,
+    Fold,
     Heading,
     Note,
     Report,
@@ -35,8 +37,6 @@ from flowright.viewer.rendering.markup import (
     page,
     section,
     strip,
-    table,
-    table_row,
     tile,
 )
 
@@ -56,6 +56,7 @@ def report_html(report: Report) -> str:
     labels = " ".join(label for label, _ in report.warnings)
     body = [
         [strip(label, text) for label, text in report.warnings],
+        [strip(*banner) for banner in report.banners],
         el(
             "main",
             head,
@@ -114,6 +115,12 @@ def _block_html(block: ReportBlock) -> Html | None:
             return el("p", block.text, class_="soft" if block.soft else None)
         case Heading():
             return el("h3", block.text)
+        case Bullets():
+            lines = [el("li", line) for line in block.lines]
+            return el("ol" if block.numbered else "ul", lines) if lines else None
+        case Fold():
+            inner = [drawn for drawn in content_html(block.blocks) if drawn is not None]
+            return folded(block.title, inner) if inner else None
         case FactList():
             return facts(block.rows)
         case BarList():
@@ -125,30 +132,43 @@ def _block_html(block: ReportBlock) -> Html | None:
 
 
 def table_html(block: ReportTable) -> Html | None:
-    """Render a table; None without rows."""
+    """Render a table, which scrolls where the page is narrow; None without rows."""
     if not block.rows:
         return None
     heads = [
-        el("th", column.title, scope="col", class_="text" if column.is_text else None)
+        el(
+            "th",
+            el("a", column.title, href=column.address, rel="nofollow")
+            if column.address
+            else column.title,
+            scope="col",
+            class_="text" if column.is_text else None,
+            aria_sort=column.order,
+            title=column.tip or None,
+        )
         for column in map(_column, block.columns)
     ]
     body = [
-        table_row(
-            _linked(_cell(name)),
-            *map(cell_html, cells),
+        el(
+            "tr",
+            el("th", _linked(_cell(name)), scope="row"),
+            map(cell_html, cells),
             class_="own" if n in block.shaded else None,
         )
         for n, (name, *cells) in enumerate(block.rows)
     ]
+    caption = el("caption", block.caption) if block.caption else None
     named = any(column.title for column in map(_column, block.columns))
-    shown = table(heads if named else (), body, block.caption)
-    return folded(block.folded, shown) if block.folded else shown
+    top = el("thead", el("tr", heads)) if named else None
+    shown = el("table", caption, top, el("tbody", body), id=block.anchor or None)
+    return el("div", shown, class_="wide")
 
 
 def cell_html(cell: ReportCell | str) -> Html:
     """Render a cell."""
     cell = _cell(cell)
-    class_ = "drift" if cell.style == "alarm" else "text" if cell.is_text else None
+    style = "drift" if cell.style == "alarm" else cell.style
+    class_ = style or ("text" if cell.is_text else None)
     mark = mark_html(cell.mark) if cell.mark else None
     note = el("small", cell.note) if cell.note else None
     return el("td", _linked(cell), mark, note, class_=class_)
@@ -174,6 +194,7 @@ def report_text(report: Report) -> "Group":
     parts: list[RenderableType] = [Text(one_line(report.title, 200), style="bold")]
     for label, text in report.warnings:
         parts.append(Text(visible(f"{label} {text}"), style="bold magenta"))
+    parts += [Text(visible(f"{label} {text}")) for label, text, _ in report.banners]
     if report.chips:
         parts.append(Text(visible(", ".join(report.chips)), style="dim"))
     parts += [Text(visible(note)) for note in report.notes]
@@ -192,7 +213,8 @@ def section_text(shown: ReportSection) -> "Group":
     return Group(Text(visible(shown.title), style="bold"), *blocks)
 
 
-def _block_text(block: ReportBlock) -> "Table | Text | None":
+def _block_text(block: ReportBlock) -> "RenderableType | None":
+    from rich.console import Group
     from rich.text import Text
 
     if getattr(block, "where", "both") == "page" or isinstance(block, ReportChart | BarList):
@@ -201,6 +223,11 @@ def _block_text(block: ReportBlock) -> "Table | Text | None":
         return Text(visible(block.text), style="bold")
     if isinstance(block, Note):
         return Text(visible(block.text), style="dim" if block.soft else "")
+    if isinstance(block, Bullets):
+        return Text(visible("\n".join(f"- {line}" for line in block.lines)))
+    if isinstance(block, Fold):
+        inner = [drawn for one in block.blocks if (drawn := _block_text(one)) is not None]
+        return Group(*inner) if inner else None
     if isinstance(block, FactList):
         return _table_text(ReportTable(("", ""), block.rows))
     assert isinstance(block, ReportTable)

@@ -1,0 +1,243 @@
+"""An answer cell of a user's row, whatever its form: the reference and its alternatives."""
+
+import ast
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+from typing import Any
+
+from flowright.llm.replies import boxed, spoken_answer
+from flowright.sandbox import parse_trusted
+
+_INNER = ("ground_truth", "target", "value", "text", "answer", "answers")
+_OTHERS = ("aliases", "alternatives")
+# Keys beside the answer that do not change it: of verl, SQuAD and TriviaQA.
+_ASIDE = frozenset(
+    {"style", "method", "answer_start", "type", "normalized_value", "normalized_aliases"}
+    | {"matched_wiki_entity_name", "normalized_matched_wiki_entity_name"}
+)
+_DEEPEST = 4  # objects in each other: verl's reward_model holds Search-R1's ground_truth
+_LONGEST_LIST = 1 << 20  # characters of a list or an object that is written as text
+
+
+class UnreadableAnswer(ValueError):
+    """An answer cell that holds no answer, or not clearly one."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerCell:
+    """``notes`` are assumptions, ``index`` a whole number that may count choices."""
+
+    reference: str
+    alternatives: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    index: int | None = None
+
+
+def read_answer(cell: Any, others: Any = None) -> AnswerCell:
+    """Read a cell, and a cell of further answers. Raises UnreadableAnswer with the reason."""
+    notes: dict[str, None] = {}
+    values = _values(cell, notes, 0)
+    if others is not None:
+        values += _values(others, notes, 0)
+    index = values[0] if isinstance(values[0], int) and not isinstance(values[0], bool) else None
+    texts = dict.fromkeys(text for value in values for text in _texts(value, notes))
+    if len(values) > 1:
+        notes["of several answers the first is shown, the others count as well"] = None
+    reference, *alternatives = texts
+    return AnswerCell(reference, tuple(alternatives), tuple(notes), index)
+
+
+def _values(cell: Any, notes: dict[str, None], depth: int) -> list[Any]:
+    """The scalars of a cell, the reference first."""
+    if depth > _DEEPEST:
+        raise UnreadableAnswer("is too deep")
+    if isinstance(cell, str):
+        inside = structure(cell)
+        if isinstance(inside, Mapping) and (depth == 0 or set(inside) & {*_INNER}):
+            notes["answer from an object that is written as text"] = None
+            return _values(inside, notes, depth + 1)
+        if isinstance(inside, list) and any(isinstance(one, Mapping) for one in inside):
+            return _values(inside, notes, depth + 1)
+        if isinstance(inside, list) and any(isinstance(one, str) for one in inside):
+            notes["a list that is written as text is one answer; `answers` holds several"] = None
+        return [cell]
+    if isinstance(cell, Mapping):
+        return _of_object(cell, notes, depth)
+    if not isinstance(cell, list):
+        return [_scalar(cell)]
+    if cell and all(map(is_message, cell)):
+        return [_last_message(cell, notes)]
+    if any(isinstance(one, list | Mapping) for one in cell):
+        raise UnreadableAnswer("is a list of lists or objects")
+    if not cell:
+        raise UnreadableAnswer("is an empty list")
+    return [_scalar(one) for one in cell]
+
+
+def _of_object(cell: Mapping[str, Any], notes: dict[str, None], depth: int) -> list[Any]:
+    names = [name for name in _INNER if not is_empty(cell.get(name))]
+    unknown = [str(n) for n in cell if n not in {*_INNER, *_OTHERS, *_ASIDE}]
+    if not names:
+        raise UnreadableAnswer(f"is an object without any of {', '.join(_INNER)}")
+    if len(names) > 1 or unknown:
+        rest = ", ".join([*names[1:], *unknown])
+        raise UnreadableAnswer(f"is an object with {rest} beside {names[0]}: not clearly one")
+    notes[f"answer from {names[0]} of an object"] = None
+    inner = cell[names[0]]
+    if names[0] == "ground_truth" and isinstance(inner, str) and inner.lstrip()[:2] == '["':
+        inner = structure(inner) or inner  # Skywork's rows
+    values = _values(inner, notes, depth + 1)
+    for name in _OTHERS:
+        if not is_empty(cell.get(name)):
+            values += _values(cell[name], notes, depth + 1)
+    return values
+
+
+def _scalar(value: Any) -> Any:
+    if is_empty(value):
+        raise UnreadableAnswer("is empty" if isinstance(value, str) else "is null")
+    if not isinstance(value, str | int | float | Decimal | date):
+        raise UnreadableAnswer(f"is {type(value).__name__}, not a text or a number")
+    return value
+
+
+def _last_message(messages: list[Any], notes: dict[str, None]) -> str:
+    content = message_text(messages[-1])
+    if message_role(messages[-1]) not in ("assistant", None) or not content.strip():
+        raise UnreadableAnswer("is a chat that does not end with a text of the assistant")
+    notes["answer from the last message of a chat"] = None
+    return content
+
+
+_ROLES = {"human": "user", "gpt": "assistant"}  # ShareGPT's
+
+
+def is_message(value: Any) -> bool:
+    """Return whether a value is a message of a chat, with ``content`` or ShareGPT's ``value``."""
+    return isinstance(value, Mapping) and ("content" in value or {"from", "value"} <= value.keys())
+
+
+def message_role(message: Any) -> str | None:
+    role = message.get("role", message.get("from")) if isinstance(message, Mapping) else None
+    return _ROLES.get(str(role), role)
+
+
+def message_text(message: Any) -> str:
+    """Return the text of a chat message, whose content may be a list of parts; empty if it has
+    other parts than text."""
+    if not is_message(message):
+        return ""
+    content = message.get("content", message.get("value"))
+    if isinstance(content, list):
+        parts = [one.get("text") if isinstance(one, Mapping) else one for one in content]
+        texts = [one for one in parts if isinstance(one, str)]
+        content = "".join(texts) if len(texts) == len(parts) else None
+    return content if isinstance(content, str) else ""
+
+
+def is_empty(value: Any) -> bool:
+    """Return whether a cell is nothing: null, an empty text, list or object, or NaN, which pandas
+    writes for null."""
+    if isinstance(value, str):
+        return not value.strip()
+    return value is None or value in ([], {}) or (isinstance(value, float) and math.isnan(value))
+
+
+def structure(text: str) -> Any:
+    """Return the list or object that a text is, in JSON or as Python prints it; else None."""
+    text = text.strip()
+    if text[:1] not in ("[", "{") or len(text) > _LONGEST_LIST:
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        tree = parse_trusted(text)
+        try:
+            value = ast.literal_eval(tree.body[0].value) if tree and _has_commas(text) else None  # pyright: ignore[reportAttributeAccessIssue]
+        except (ValueError, TypeError, AttributeError, IndexError, RecursionError, MemoryError):
+            return None
+    return value if isinstance(value, list | dict) else None
+
+
+def _has_commas(text: str) -> bool:
+    """Return whether texts in a list are apart: numpy prints ``['a' 'b']``, which Python joins."""
+    return not re.search(r"""(['"])\s+(?:\1|['"])""", text)
+
+
+# Final answers.
+
+_TAGGED = re.compile(r"<answer>(.*?)</answer>\s*\Z", re.DOTALL | re.IGNORECASE)
+_BARE_BOX = re.compile(
+    r"\\(?:boxed|fbox)(?:\s+|(?=\d))([^\s${}][^\s$]*?)(?=[.,;:]?(?:\s|\$|\\\)|\\\]|\Z))"
+)
+_THOUSANDS = re.compile(r"[-+]?[$€£]?\d{1,3}(?:,\d{3})+(?:\.\d+)?\s*%?")
+
+
+def _texts(value: Any, notes: dict[str, None]) -> list[str]:
+    """The texts that a scalar counts as."""
+    if isinstance(value, bool):
+        notes["true and false count as yes and no, too"] = None
+        return ["true", "yes"] if value else ["false", "no"]
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return [str(int(value))]
+    text = final_answer(value, notes) if isinstance(value, str) else str(value)
+    if is_empty(text):
+        raise UnreadableAnswer("is empty")
+    return [text]
+
+
+def final_answer(text: str, notes: dict[str, None]) -> str:
+    """Return the answer that a solution marks at its end, else the whole text: ``<answer>``, behind
+    ``####`` in the last line, or the last ``\\boxed{}``, ``\\boxed 7`` or ``\\fbox{}``."""
+    text = spoken_answer(text).strip()
+    if tagged := _TAGGED.search(text):
+        notes["answer from the <answer> tags"] = None
+        return tagged[1].strip()
+    _, mark, final = text.rpartition("####")
+    final, _, more = final.strip().partition("\n")
+    if mark and final and (not more or is_number(final.strip())):  # else a heading
+        final = final.strip()
+        notes["answer from behind '####'"] = None
+        return final.replace(",", "") if _THOUSANDS.fullmatch(final) else final
+    braced = boxed(text.replace("\\fbox{", "\\boxed{"))
+    if braced is None and (bare := _BARE_BOX.search(text)):
+        braced = bare[1]
+    if braced is not None and braced.strip():
+        notes["answer from the last \\boxed{}"] = None
+        return braced.strip()
+    return text
+
+
+_NUMBER = re.compile(r"[-+]?[$€£]?(?:\d[\d,]*)?\.?\d+(?:/\d+)?\s*%?")
+_BOUND = re.compile(rf"{_NUMBER.pattern}|[-+]?(?:∞|inf|infinity|π|pi)")
+_TERM = r"[-+]?\s*\d*\s*[a-z]?(?:\([^()a-zA-Z]*[a-z]?[^()a-zA-Z]*\))?"
+_TERMS = re.compile(rf"{_TERM}(?:\s*[-+*/]\s*{_TERM})+")
+# Digits with single letters, such as 52_8, but no date, range or version.
+_COMPACT = re.compile(
+    r"(?!.*\d\s*-\s*\d)(?!.*[a-z]{2})(?!.*\d\.\d+\.)(?=.*\d)[\da-z\s()+*/_!,.\\${}%-]+"
+)
+_WORD = re.compile(r"(?<![\\{a-zA-Z])[a-zA-Z]{3,}(?![a-zA-Z(}])")
+
+
+def is_number(text: str) -> bool:
+    """Return whether a text is a number, or numbers as a list, a point or an interval."""
+    inside = re.sub(r"[()\[\]{}]", " ", text)
+    parts = [part.strip() for part in re.split(r"[,;]", inside)]
+    return bool(_NUMBER.fullmatch(text)) or all(map(_BOUND.fullmatch, parts))
+
+
+def is_formula(text: str) -> bool:
+    """Return whether a text is a number or a formula, not sentences with formulas in them."""
+    if is_number(text):
+        return True
+    prose = _WORD.findall(re.sub(r"\\(?:text|mbox|mathrm)\s*\{[^{}]*\}", "", text))
+    marked = re.search(r"\\[a-zA-Z]+|[\^=]", text)
+    if marked:
+        return len(prose) < 4
+    terms = _TERMS.fullmatch(text) and re.search("[a-z]", text)
+    return bool(terms or _COMPACT.fullmatch(text))
