@@ -134,7 +134,7 @@ class Conversion:
         given = self._value(row, "kind")
         if self.kind or given is None:
             return self.kind
-        kind = next((kind for kind in KINDS if kind == str(given).casefold()), None)
+        kind: Kind | None = next((k for k in KINDS if k == str(given).casefold()), None)
         if "kind" in row and kind is None:
             raise row.error(f"kind is {given!r}, not one of {', '.join(KINDS)}")
         return kind
