@@ -29,6 +29,7 @@ from flowright.app.terminal import stage_progress
 from flowright.config.llm import SIMULATED
 from flowright.config.loading import load_entries
 from flowright.config.root import Config
+from flowright.core.batch_calls import RequestBatcher
 from flowright.core.command_line import say
 from flowright.core.errors import Blame, Failure, UserError, boundary
 from flowright.core.off_loop import off_loop
@@ -45,7 +46,7 @@ from flowright.llm.chat import Usage
 from flowright.llm.fences import fenced
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy, choose_device
-from flowright.policy.model_thread import RequestBatcher, on_model_thread
+from flowright.policy.model_thread import on_model_thread
 from flowright.policy.sampling import Prompt, Sample, Sampler, Sampling
 from flowright.runs.checkpoints import checkpoint_of, chosen_as_best
 from flowright.simulation.large_models import open_models
@@ -246,7 +247,9 @@ class CompletionDraw:
         self._config = config
         self._together: RequestBatcher[_DrawRequest, list[Sample]] | None = None
         if isinstance(sampler, LocalSampler):
-            self._together = RequestBatcher(partial(_drawn, sampler), MOST_AT_ONCE)
+            self._together = RequestBatcher(
+                partial(on_model_thread, partial(_drawn, sampler)), MOST_AT_ONCE
+            )
 
     async def __call__(self, prompt: tuple[int, ...], ask: PolicyDraws) -> list[Sample]:
         sampling = Sampling(
