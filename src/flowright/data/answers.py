@@ -226,7 +226,8 @@ def final_answer(text: str, notes: dict[str, None]) -> str:
 
 _NUMBER = re.compile(r"[-+]?[$€£]?(?:\d[\d,]*)?\.?\d+(?:/\d+)?\s*%?")
 _BOUND = re.compile(rf"{_NUMBER.pattern}|[-+]?(?:∞|inf|infinity|π|pi)")
-_TERM = r"[-+]?\s*\d*\s*[a-z]?(?:\([^()a-zA-Z]*[a-z]?[^()a-zA-Z]*\))?"
+_LONGEST = 1000  # characters of a number or of terms; beyond, matching takes long
+_TERM = r"[-+]?(?:\d+[a-z]?|[a-z])(?:\([^()a-zA-Z]*[a-z]?[^()a-zA-Z]*\))?"
 _TERMS = re.compile(rf"{_TERM}(?:\s*[-+*/]\s*{_TERM})+")
 # Digits with single letters, such as 52_8, but no date, range or version.
 _COMPACT = re.compile(
@@ -239,6 +240,8 @@ def is_number(text: str) -> bool:
     """Return whether a text is a number, or numbers as a list, a point or an interval."""
     inside = re.sub(r"[()\[\]{}]", " ", text)
     parts = [part.strip() for part in re.split(r"[,;]", inside)]
+    if len(text) > _LONGEST:
+        return False
     return bool(_NUMBER.fullmatch(text)) or all(map(_BOUND.fullmatch, parts))
 
 
@@ -249,7 +252,7 @@ def is_formula(text: str) -> bool:
         return True
     prose = _WORD.findall(re.sub(r"\\(?:text|mbox|mathrm)\s*\{[^{}]*\}", "", text))
     marked = re.search(r"\\[a-zA-Z]+|[\^=]", text)
-    if marked:
-        return len(prose) < 4
+    if marked or len(text) > _LONGEST:
+        return marked is not None and len(prose) < 4
     terms = _TERMS.fullmatch(text) and re.search("[a-z]", text)
     return bool(terms or _COMPACT.fullmatch(text))
