@@ -33,7 +33,7 @@ from flowright.core.errors import FailureError, Reason
 from flowright.data.task import Problem
 from flowright.environments.rollout import Completion, Rollout
 from flowright.environments.workflow.reward import WorkflowRollouts
-from flowright.grading.text import extract_answer
+from flowright.grading.statements import extract_answer
 from flowright.grpo.advantages import group_advantages
 from flowright.judging.build import build_judge
 from flowright.llm.chat import ChatReply, ChatRequest, RequestRefused, Usage

@@ -149,7 +149,7 @@ async def test_a_models_server_is_no_judge_service() -> None:
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         found = await told(make_config({"judge": {"service": {"judge_url": url}}}))
-    assert "gave no verdict on a trial question" in found and "an entry of llm.file" in found
+    assert "no judge service is there" in found and "an entry of llm.file" in found
 
 
 def test_a_model_trains_on_a_cpu_where_there_is_no_gpu() -> None:

@@ -66,6 +66,35 @@ def test_answers_that_were_given_are_scored(
     assert "(2 strict, 2 loose): 0 differ" in capsys.readouterr().out
 
 
+def test_both_commands_read_a_response_alike(
+    main: Main, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without the thinking that it opens with; a response of null is missing, and named."""
+    thought = "<think>\nA comma, a quote, no matter.\n</think>\n\n"
+    given = ["no commas here", "one, two", None, f"{thought}one, two", f"{thought}none here"]
+    rows = [
+        {"key": n, "prompt": f"p{n}", "instruction_id_list": ["punctuation:no_comma"],
+         "kwargs": [{}], "response": response, "responses": response}
+        for n, response in enumerate(given)
+    ]  # fmt: skip
+    file, out = str(write(tmp_path / "rows.jsonl", rows)), tmp_path / "out.json"
+    asked = ["--benchmark", "ifeval", "--data", file, "--responses", file, "--json", str(out)]
+    assert main(asked) == 0
+    screen = capsys.readouterr().out
+    assert "2 responses open with thinking, which is not scored" in screen
+    assert "4 of 5 prompts answered; 1 missing, in no figure: 2" in screen
+    strict = [row["strict"] for row in json.loads(out.read_text())["rows"]]
+    assert strict == [[True], [False], [False], [True]]
+    score = command("instructions score")
+    other = tmp_path / "scores.json"
+    assert score([f"data.path={file}", "--reward", "constraints", "--json", str(other)]) == 0
+    screen = capsys.readouterr().out
+    assert "2 responses open with thinking, which is not scored" in screen
+    assert "a response is missing (null), in no mean, in rows 3" in screen
+    values = [row["values"] for row in json.loads(other.read_text())["rows"]]
+    assert values == [[1.0], [0.0], [None], [0.0], [1.0]]
+
+
 @pytest.mark.parametrize(
     ("asked", "said"),
     [

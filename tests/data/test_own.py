@@ -6,6 +6,8 @@ import json
 import math
 import re
 from collections.abc import Callable, Sequence
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,8 @@ from flowright.core.errors import DataError
 from flowright.data.answers import UnreadableAnswer, is_formula, read_answer
 from flowright.data.build import hold_out
 from flowright.data.loading import load_problems
-from flowright.data.own import NAMES, ROWS, Conversion
+from flowright.data.own import Conversion
+from flowright.data.own_columns import NAMES, ROWS
 from flowright.data.sources.rows import UpstreamRow, read_table
 from flowright.data.splits import check_disjoint
 from flowright.data.task import LINES, Problem, read_tasks
@@ -96,9 +99,19 @@ ANSWERS: list[tuple[Any, tuple[str, ...]]] = [
     ("We get $x=\\fbox{7}$. So that is it.", ("7",)),
     ("$x = \\boxed \\frac{1}{2}$", ("\\frac{1}{2}",)),
     ("<think>6, no</think>It is <answer> 7 </answer>", ("7",)),
+    ("So it is\n#### 7\n\nThat is all.", ("7",)),
+    ('[{"role": "user", "content": "?"}, {"role": "assistant", "content": "8"}]', ("8",)),
+    ([{"from": "gpt", "value": "8"}], ("8",)),
+    ({"ground_truth": '["7"]', "style": "rule"}, ("7",)),
+    (0, ("0",)),
+    (False, ("false", "no")),
+    (Decimal("1.50"), ("1.50",)),
+    (date(1908, 5, 1), ("1908-05-01",)),
     ("[7, 40]", ("[7, 40]",)),
     ("['a', 'b']", ("['a', 'b']",)),
     ("{1, 2}", ("{1, 2}",)),
+    ("\\boxed {7} or \\boxed\n{8}", ("8",)),
+    ({"role": "assistant", "content": "8"}, ("8",)),
 ]
 REFUSED: list[tuple[Any, str]] = [
     (None, "is null"),
@@ -108,6 +121,12 @@ REFUSED: list[tuple[Any, str]] = [
     ({"target": 44, "numbers": [1, 2]}, "with numbers beside target"),
     ('{"a": 1}', "is an object without any of"),
     ({"text": [], "answer_start": []}, "is an object without any of"),
+    ("['a' 'b']", "is a list as numpy prints it"),
+    ("array(['a', 'b'], dtype=object)", "is a list as numpy prints it"),
+    ("So \\boxed{}.", "marks nothing"),
+    ("So it is\n####", "with nothing behind it"),
+    (b"7", "is bytes, not a text or a number"),
+    ('[{"a": 1}]', "is a list of lists or objects"),
     ([{"role": "user", "content": "8"}], "does not end with a text of the assistant"),
 ]
 
@@ -250,6 +269,20 @@ FORMS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
             {"reference": "7", "question": USER["content"]},
         ),
         ({"prompt": "x?", "solution": "So $\\boxed{7}$."}, {"reference": "7", "kind": "math"}),
+        (
+            {"problem": "Product?", "gold_standard_solution": "```python\nprint(6)\n```"}
+            | {
+                "verification_info": {
+                    "language": "python",
+                    "test_cases": [{"input": "2 3"} | {"output": "6", "type": "stdin_stdout"}],
+                }
+            },
+            {"kind": "code", "reference": "print(6)", "is_program": True},
+        ),
+        (
+            {"conversations": [{"from": "human", "value": "x?"}, {"from": "gpt", "value": "7"}]},
+            {"question": "x?", "reference": "7"},
+        ),
     ],
     "APPS, LiveCodeBench": [
         (
@@ -272,6 +305,29 @@ FORMS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
         ({**CHOICES, "answer": "1"}, {"reference": "B"}),
     ],
 }
+
+
+def test_tests_are_called_whatever_runs_them() -> None:
+    cases = "import unittest\nclass TestCases(unittest.TestCase):\n    def test_two(self):\n"
+    cases += "        self.assertEqual(double(2), 4)"
+    assert one(question="Twice x.", tests=cases, **DOUBLE).hidden_tests[0].endswith("_outcome")
+    functions = "from solution import double\n\ndef test_two():\n    assert double(2) == 4"
+    assert one(question="Twice x.", tests=functions, **DOUBLE).hidden_tests == (
+        "\n\ndef test_two():\n    assert double(2) == 4\n\ntest_two()",
+    )
+    stack = "class Stack:\n    def push(self, x): ..."
+    problem = one(question="A stack.", solution=stack, tests=["Stack().push(1)"])
+    assert (problem.entry_point, problem.question.split("\n\n")[1]) == (
+        "Stack",
+        "class Stack:\n    def push(self, x):",
+    )
+    problem = one(question="Wait.", solution="async def f(x): ...", tests=["assert f(1)"])
+    assert problem.question == "Wait.\n\nasync def f(x):"
+    given = {"ability": "code", "reward_model": {"ground_truth": json.dumps(ASSERTS.split("\n"))}}
+    problem = one(question="Write double(x).", **given)
+    assert (problem.entry_point, problem.reference) == ("double", "")
+    assert one(question="Twice.", **given).question == "Twice.\n\nName the function double."
+    assert len(problem.tests) == 2
 
 
 def test_rows_of_other_projects_are_read_as_the_page_says() -> None:
@@ -301,6 +357,10 @@ def test_published_rows_are_read() -> None:
     [
         {**CHOICES, "answer": "B"},
         {**CHOICES, "answer": "(b)"},
+        {**CHOICES, "answer": "B) blood"},
+        {**CHOICES, "answer": "So \\boxed{B}."},
+        {**CHOICES, "answer": ["B", "blood"]},
+        {**CHOICES, "choices": '["grass", "blood"]', "answer": "1"},
         {**CHOICES, "answer": "Blood"},
         {**CHOICES, "answer": 1},
         {**CHOICES, "choices": {"A": "grass", "B": "blood"}, "answerKey": "B"},
@@ -315,6 +375,19 @@ def test_choices(given: dict[str, Any]) -> None:
     problem = one(**given)
     assert (problem.kind, problem.reference) == ("qa", "B")
     assert dict(problem.choices)["B"] == "blood"
+
+
+def test_yes_and_no_are_choices_of_true_and_false() -> None:
+    given = {"question": "Is it?", "choices": ["Yes", "No"]}
+    assert [one(**given, answer=value).reference for value in (True, False)] == ["A", "B"]
+
+
+def test_a_chat_of_several_turns_names_its_speakers() -> None:
+    chat = [SYSTEM, {"role": "user", "content": "2?"}, {"role": "assistant", "content": "4"}, USER]
+    assert (
+        one(prompt=chat, answer="7").question
+        == f"user: 2?\n\nassistant: 4\n\nuser: {USER['content']}"
+    )
 
 
 def test_numbers_of_choices_are_counted_from_where_all_rows_say() -> None:
@@ -381,7 +454,7 @@ def test_the_rows_of_the_page_can_be_used(tmp_path: Path) -> None:
     [
         ({"question": "x?"}, "f:1: no answer: one of the columns reference, answer, ground_truth"),
         ({"answer": "x"}, "f:1: no question: one of the columns question, problem, prompt"),
-        ({"question": "x?", "tests": ["assert f(1)"]}, "f:1: no solution: "),
+        ({"question": "x?", "tests": ["assert f(1) == g(1)"]}, "f:1: no solution: "),
         ({**CHOICES, "answer": "none"}, "the answer 'none' is none of the choices A. grass; B."),
         ({**CHOICES, "answer": 7}, "the answer '7' is none of the choices"),
         (
@@ -414,7 +487,7 @@ def test_what_cannot_be_used_is_told(row: dict[str, Any], told: str) -> None:
         one(**row)
     (line,) = caught.value.problems
     assert told in line and "\n" not in line
-    if ": no " in told:
+    if ": no " in told and not line.endswith(("null", "empty")):
         assert any(shown in line for shown in ROWS.values())
 
 
@@ -515,13 +588,21 @@ def test_a_file_that_cannot_be_used_is_told(
 
 
 def test_arguments_that_do_not_go_together(
-    create: Main, capsys: pytest.CaptureFixture[str]
+    create: Main, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert create(["--field", "question=x", "--kind", "qa"]) == 2
     assert capsys.readouterr().err.splitlines() == [
         "--field: goes with --own FILE",
         "--kind: goes with --own FILE",
     ]
+    (tmp_path / "a.csv").write_text("frage,antwort\nPeru?,Lima\n")
+    given = ["--own", str(tmp_path / "a.csv"), "--field", "question=frge"]
+    assert create([*given, "--field", "reference=antwort"]) == 2
+    told = capsys.readouterr().err
+    assert told == (
+        f"--field question=frge: {tmp_path}/a.csv has no column frge; did you mean frage? "
+        "(frage, antwort)\n"
+    )
     assert create(["--own", "none.jsonl", "--field", "questoin=x"]) == 2
     assert "did you mean question?" in capsys.readouterr().err
 

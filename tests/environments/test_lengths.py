@@ -22,7 +22,7 @@ from flowright.environments.judging.tasks import CUT, SHORTEST, cut_row
 from flowright.environments.judging.transcripts import transcript
 from flowright.environments.row_tasks import (
     Fitted,
-    Split,
+    RowSets,
     fit as fit_rows,
     hold_out,
     keep_apart,
@@ -44,7 +44,7 @@ def fit(
     )
 
 
-def split_by_prompt(rows: Sequence[PointwiseRow], share: float, seed: int) -> Split[PointwiseRow]:
+def split_by_prompt(rows: Sequence[PointwiseRow], share: float, seed: int) -> RowSets[PointwiseRow]:
     return hold_out(rows, conversation_key, lambda n: round(share * n), f"{seed}/split")
 
 

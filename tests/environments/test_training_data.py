@@ -16,12 +16,11 @@ from flowright.environments.judging.frames import Reading, frame, read, reply_te
 from flowright.environments.judging.rows import JudgedRow, PointwiseRow, conversation_key
 from flowright.environments.judging.synthetic import (
     MASTER_KEYS,
-    KnownRuleRows,
+    KnownRows,
     ceiling,
     first_sentence,
     is_negative,
-    known_pairs,
-    known_scores,
+    known_rows,
     named,
     reasons,
     steps,
@@ -43,29 +42,29 @@ LONG = "First we look at the numbers. Six is even and seven is odd. Their produc
 
 
 @pytest.fixture(scope="module")
-def pairs() -> KnownRuleRows:
-    return known_pairs(KnownRuleSection(train=1000, held_out=200, noise=0.1), seed=1)
+def pairs() -> KnownRows:
+    return known_rows(KnownRuleSection(train=1000, held_out=200, noise=0.1), 1, "pairs")
 
 
 @pytest.fixture(scope="module")
-def scores() -> KnownRuleRows:
-    return known_scores(KnownRuleSection(train=1000, held_out=200, noise=0.1), seed=1)
+def scores() -> KnownRows:
+    return known_rows(KnownRuleSection(train=1000, held_out=200, noise=0.1), 1, "scores")
 
 
-def test_so_many_labels_are_wrong_and_no_more(pairs: KnownRuleRows, scores: KnownRuleRows) -> None:
+def test_so_many_labels_are_wrong_and_no_more(pairs: KnownRows, scores: KnownRows) -> None:
     for rows in (pairs.train, scores.train):
         assert sum(row.label != true_label(row) for row in rows) == 100
     for rows in (pairs.held_out, scores.held_out):
         assert sum(row.label == true_label(row) for row in rows) == ceiling(0.1) * 200
 
 
-def test_neither_place_nor_length_tells_the_better_one(pairs: KnownRuleRows) -> None:
+def test_neither_place_nor_length_tells_the_better_one(pairs: KnownRows) -> None:
     rows = [row for row in pairs.train if isinstance(row, Pair)]
     assert Counter(row.label for row in rows) == {"first": 500, "second": 500}
     assert all(len(row.first) == len(row.second) == 4 + 4 * 5 for row in rows)
 
 
-def test_an_answer_by_itself_tells_nothing(pairs: KnownRuleRows) -> None:
+def test_an_answer_by_itself_tells_nothing(pairs: KnownRows) -> None:
     better: Counter[str] = Counter()
     for row in pairs.train:
         assert isinstance(row, Pair)
@@ -73,7 +72,7 @@ def test_an_answer_by_itself_tells_nothing(pairs: KnownRuleRows) -> None:
     assert len(better) == 24 and max(better.values()) < 1.5 * min(better.values())
 
 
-def test_no_prompt_is_on_both_sides(pairs: KnownRuleRows, scores: KnownRuleRows) -> None:
+def test_no_prompt_is_on_both_sides(pairs: KnownRows, scores: KnownRows) -> None:
     def asked(rows: Sequence[JudgedRow]) -> set[frozenset[str]]:
         words = (row.conversation[0].content[len("Name ") : -1].split(", ") for row in rows)
         return {frozenset(each) for each in words}
@@ -110,12 +109,12 @@ def test_the_rule_counts_what_was_asked_for() -> None:
 @pytest.mark.parametrize("words", [1, 2, 3, 4])
 def test_any_number_of_words_and_ties(words: int) -> None:
     section = KnownRuleSection(train=99, held_out=21, words=words, noise=0.0, ties=0.2)
-    rows = known_pairs(section, seed=0)
+    rows = known_rows(section, 0, "pairs")
     labels = Counter(row.label for row in rows.train)
     assert labels["tie"] == 20 and abs(labels["first"] - labels["second"]) < 20
-    for row in (*rows.train, *rows.held_out, *known_scores(section, seed=0).train):
+    for row in (*rows.train, *rows.held_out, *known_rows(section, 0, "scores").train):
         assert row.label == true_label(row)
-    assert known_pairs(section, seed=0) == rows != known_pairs(section, seed=1)
+    assert known_rows(section, 0, "pairs") == rows != known_rows(section, 1, "pairs")
 
 
 def test_a_ceiling_is_of_less_than_half() -> None:
@@ -124,7 +123,7 @@ def test_a_ceiling_is_of_less_than_half() -> None:
         ceiling(0.5)
 
 
-def test_transcripts_of_the_rule_say_its_steps_and_the_label(pairs: KnownRuleRows) -> None:
+def test_transcripts_of_the_rule_say_its_steps_and_the_label(pairs: KnownRows) -> None:
     row = pairs.train[0]
     made = transcript(row, steps(row), WORDS)
     assert [turn.role for turn in made.messages] == ["user", "assistant"]

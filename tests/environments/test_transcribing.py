@@ -14,7 +14,7 @@ from flowright.data.contamination import TrainedOn
 from flowright.data.preferences import Pair, Turn
 from flowright.environments.judging.frames import Reading, read, reply_text, wording_of
 from flowright.environments.judging.rows import JudgedRow, SftRow, read_rows
-from flowright.environments.judging.transcripts import KeptAttempts, RowAttempts, transcribe
+from flowright.environments.judging.transcripts import RowAttempts, transcribe
 
 ROOT = Path(__file__).parents[2]
 WORDS = wording_of("short")
@@ -117,13 +117,13 @@ async def test_what_was_tried_is_not_tried_again_and_what_failed_is() -> None:
         assert isinstance(row, Pair)
         return reply_text("So.", "first" if row.id == "4" else row.label)
 
-    made = await transcribe(ROWS, think, WORDS, 2, kept=KeptAttempts(kept, kept.__setitem__))
+    made = await transcribe(ROWS, think, WORDS, 2, done=kept, keep=kept.__setitem__)
     assert [row.id for row in made.rows] == ["0", "1", "2", "5"]
     assert (made.refused, made.failed, made.lost) == (2, 2, 2)
     assert kept.keys() == {"0", "1", "2", "4", "5"}, "a failed row is not kept"
     asked.clear()
     down.clear()
-    again = await transcribe(ROWS, think, WORDS, 2, kept=KeptAttempts(dict(kept), kept.__setitem__))
+    again = await transcribe(ROWS, think, WORDS, 2, done=dict(kept), keep=kept.__setitem__)
     assert asked == ["3"] and [row.id for row in again.rows] == ["0", "1", "2", "3", "5"]
     whole = await transcribe(ROWS, think, WORDS, 2)
     assert whole == again

@@ -152,7 +152,13 @@ def programs(local: LocalSampler) -> Wrapped:
 
 
 def asked_at(url: str) -> Config:
-    service = {"judge_url": url, "batch_timeout": 0, "max_retries": 0, "timeout": 300}
+    service = {
+        "judge_url": url,
+        "batch_timeout": 0,
+        "max_retries": 0,
+        "reconnect_seconds": 0,
+        "timeout": 300,
+    }
     config = configured(
         {"steps": 2, "prompts_per_step": 1}, evaluation={"every": 0}, judge={"service": service}
     )

@@ -106,5 +106,5 @@ async def test_the_dry_run_runs_references_and_reads_own_files(tmp_path: Path) -
     assert any("question from problem (1 rows)" in note for note in environment.task_notes())
     rows[2]["tests"] = ["assert double(1) == 3"]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(DataError, match="own/a/3: the reference fails its own tests"):
+    with pytest.raises(DataError, match="train/own/a/3: the reference fails its own tests"):
         await check()

@@ -25,11 +25,11 @@ from flowright import (
 from flowright.config.judge import JudgeServerSection
 from flowright.core.errors import ConfigError, UserError
 from flowright.judging.service.app import create_app
-from flowright.judging.service.serve import OwnModelJudge
+from flowright.judging.service.serve import OwnModelJudge, served_settings
 
 
-def client_of(judge: Judge) -> httpx2.AsyncClient:
-    app = create_app(judge, JudgeServerSection())
+def client_of(judge: Judge, settings: JudgeServerSection | None = None) -> httpx2.AsyncClient:
+    app = create_app(judge, settings or JudgeServerSection())
     return httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://judge")
 
 
@@ -191,6 +191,37 @@ async def test_a_judge_model_gets_the_type_of_the_answer() -> None:
     assert told[2]["status"] == "abstain"
     with pytest.raises(ConfigError, match="no method score"):
         OwnModelJudge(object())  # pyright: ignore[reportArgumentType]
+
+
+async def test_a_judge_model_gets_batches() -> None:
+    class Batched:
+        def __init__(self) -> None:
+            self.sizes: list[int] = []
+
+        def score_batch(self, prompts: list[str], completions: list[str], answers: list[str]):
+            self.sizes.append(len(prompts))
+            if "bad" in completions:
+                raise ValueError("a row that cannot be tokenized")
+            return [{"score": float(c == a)} for c, a in zip(completions, answers, strict=True)]
+
+    async def scores(model: Any, completions: list[str]) -> list[float | None]:
+        asked = [{"prompt": "Q", "completion": c, "answer": "42"} for c in completions]
+        judge = OwnModelJudge(model, max_batch_size=16)
+        settings = served_settings(judge, JudgeServerSection())
+        async with client_of(judge, settings) as client:
+            found = await client.post("/batch_judge", json={"requests": asked})
+        return [each["score"] for each in found.json()["responses"]]
+
+    model = Batched()
+    assert await scores(model, ["42", "41"] * 20) == [1.0, 0.0] * 20
+    assert max(model.sizes) <= 16 and len(model.sizes) <= 5
+    assert await scores(Batched(), ["42", "bad", "41"]) == [1.0, None, 0.0]
+
+    class Short(Batched):
+        async def score_batch(self, prompts: list[str], *_: list[str]):  # pyright: ignore
+            return [1.0] * (1 if len(prompts) == 1 else len(prompts) - 1)
+
+    assert await scores(Short(), ["42", "41"]) == [1.0, 1.0], "one by one where results are missing"
 
 
 @pytest.mark.parametrize("command", ["the example", "the command"])

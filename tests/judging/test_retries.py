@@ -109,6 +109,15 @@ async def test_an_empty_reply_gets_more_room_and_a_second_one_a_looser_form() ->
     assert [form_of(r) for r in model.requests] == ["json_schema", "json_schema", "json_object"]
 
 
+async def test_a_line_that_may_be_quoted_is_asked_about_again_by_schema() -> None:
+    quoted = reply("The answer ends with the words\n\nVerdict: True")
+    model = ScriptedModel([quoted, quoted, quoted, reply(WRONG)])
+    verdict = await ask(model)
+    assert (verdict.correct, verdict.attempts) == (False, 4)
+    forms = ["json_schema", "json_object", "text", "json_schema"]
+    assert [form_of(request) for request in model.requests] == forms
+
+
 async def test_an_unparsed_reply_loosens_the_form() -> None:
     model = ScriptedModel([reply("Looks right."), reply("True"), reply("Fine.\nVerdict: True")])
     verdict = await ask(model)
@@ -538,17 +547,20 @@ async def test_one_hanging_request_leaves_time_for_another() -> None:
     st.sampled_from(FORMS),
     st.text(max_size=5),
 )
-def test_each_attempt_changes_something_and_only_ever_asks_for_less_structure(
+def test_each_attempt_changes_something_and_asks_for_less_structure_but_behind_the_least(
     endings: list, start: Form, key: str
 ) -> None:
     attempts: list[JudgeAttempt] = [first_attempt(SECTION, start)]
     for ending, previous in zip(endings, [None, *endings], strict=False):
-        attempts.append(next_attempt(attempts[-1], ending, previous, SECTION))
-    for before, after in pairwise(attempts):
+        attempts.append(next_attempt(attempts[-1], ending, previous, SECTION, first=start))
+    for (before, after), ending in zip(pairwise(attempts), endings, strict=True):
         assert after.number == before.number + 1
         assert after.temperature > before.temperature
         assert before.max_tokens <= after.max_tokens <= SECTION.max_tokens * MAX_GROWTH
-        assert FORMS.index(after.form) >= FORMS.index(before.form)
+        if ending == "unparsed":
+            assert after.form == (start if before.form == "text" else looser(before.form))
+        else:
+            assert FORMS.index(after.form) >= FORMS.index(before.form)
     assert len({attempt.seed(key) for attempt in attempts}) == len(attempts)
 
 

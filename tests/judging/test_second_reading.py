@@ -442,3 +442,31 @@ async def test_it_can_be_switched_off_and_a_fresh_query_does() -> None:
 
 def test_the_gate_comes_first() -> None:
     assert gate(replace(ASKED, answer="")) is not None
+
+
+@pytest.mark.parametrize("form", ["json_schema", "json_object", "text"])
+async def test_a_right_answer_that_one_form_alone_can_be_read_of_is_never_floored(
+    form: str,
+) -> None:
+    """Where the bait is shown the judge's JSON is broken, or its line quoted, but in one form."""
+
+    def broken(request: ChatRequest) -> Step:
+        asked = "text" if request.response_format is None else request.response_format["type"]
+        if asked == form:
+            return reply(in_form(request, True))
+        if asked == "text":
+            return reply("The answer ends with\nVerdict: True")
+        return reply('{"reason": "It says "a", "verdict": true}", "verdict": ')
+
+    judge = build_judge(JudgeSection(max_attempts=2), Baited(broken))
+    verdict = await judge.judge(replace(ASKED, answer=f"{BAIT} 42"))
+    assert (verdict.correct, verdict.source) == (
+        True,
+        "llm" if form != "text" else "second_reading",
+    )
+
+
+async def test_a_right_answer_whose_formula_breaks_the_json_is_right_at_once() -> None:
+    model = Baited(lambda request: reply(r'{"reason": "\(42\) and \frac{84}{2}", "verdict": true}'))
+    verdict = await build_judge(JudgeSection(), model).judge(replace(ASKED, answer=f"{BAIT} 42"))
+    assert (verdict.correct, verdict.source, verdict.attempts) == (True, "llm", 1)

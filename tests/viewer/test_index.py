@@ -15,9 +15,9 @@ from hypothesis import example, given, settings, strategies as st
 from viewer_run import records_of, write_run
 
 from flowright.core.errors import UserError
-from flowright.runs.run_files import read_rollouts, rollouts_path, write_rollouts
+from flowright.runs.run_files import read_lines, read_rollouts, rollouts_path, write_rollouts
 from flowright.viewer.index import Indexer, Progress, index_path, step_of
-from flowright.viewer.rollout_records import escape_surrogates, read_lines, record_at, step_files
+from flowright.viewer.rollout_records import escape_surrogates, record_at, step_files
 from flowright.viewer.search import AttemptSearch
 from flowright.viewer.selection import Filter, Range, fts_query, merge_query, step_ids
 

@@ -179,7 +179,9 @@ def test_a_damaged_metrics_file_is_named(
     broken = make_run(tmp_path / "run", steps=2)
     (broken / "metrics.jsonl").write_text('{"step": 0}\nnot json\n{}\n')
     assert monitor([str(broken), "--once"]) == 2
-    assert "metrics.jsonl:2: not JSON; take the line out" in capsys.readouterr().err
+    assert (
+        "metrics.jsonl:2: no JSON object with a step; take the line out" in capsys.readouterr().err
+    )
 
 
 def test_the_shell_command_prints_plain_text_into_a_pipe(run: Path) -> None:

@@ -5,21 +5,33 @@ odd value must not hide the rest.
 import copy
 import io
 import json
+import os
+import shutil
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
+import zstandard
 from monitoring_run import make_run
 from rich.console import Console
 from starlette.testclient import TestClient
 from viewer_run import records_of, write_run
 
 from flowright.core.errors import RunError, UserError
-from flowright.core.files import write_json
-from flowright.runs.run_files import rollouts_path, write_rollouts
+from flowright.core.files import DEEPEST, write_json
+from flowright.runs.run_files import (
+    MOST_LINE,
+    MOST_LINES,
+    read_lines,
+    read_rollouts,
+    rollouts_path,
+    write_rollouts,
+)
 from flowright.viewer.exports import export_pages
+from flowright.viewer.index import index_path
 from flowright.viewer.live import screen_of, summary
 from flowright.viewer.run_list import RunList
 from flowright.viewer.run_report import write_report
@@ -219,3 +231,100 @@ def test_pages_of_runs_with_odd_names_are_exported(tmp_path: Path) -> None:
     write_run(root / "index-attempts", 1)
     with pytest.raises(RunError, match="two runs have a page of this name"):
         export_pages(root, tmp_path / "third", "", 3)
+
+
+# --- files that are none, and more than a file should hold ----------------------------------------
+
+FILES = (
+    *("state.json", "config.json", "metrics.jsonl", "evaluation.json", "plan.json"),
+    *("calibration.json", "best.json", "lock", "viewer.sqlite", "viewer.sqlite-wal"),
+    "rollouts/step_000002.jsonl.zst",
+)
+
+
+def shown_on_all_screens(root: Path) -> list[str]:
+    """Pages, terminal and report of all runs; the messages of those that cannot be shown."""
+    refused: list[str] = []
+    with client_of(root) as client:
+        for name in ("one", "two"):
+            for page in ("", f"run/{name}/", f"run/{name}/attempts", f"run/{name}/group/1/0"):
+                assert client.get(f"/{page}").status_code == 200, page
+            for draw in (write_report, lambda run: screen_of(Watcher(run), {}, full=True)):
+                try:
+                    draw(root / name)
+                except RunError as error:
+                    refused += error.problems
+    return refused
+
+
+def test_a_pipe_in_the_place_of_a_file_holds_nothing_up(tmp_path: Path) -> None:
+    write_run(tmp_path / "two", 2)
+    done: list[str] = []
+
+    def look() -> None:
+        for name in FILES:
+            run = write_run(tmp_path / "one", 2)
+            write_json(run / "state.json", {"status": "running", "step": 1, "steps": 2})
+            (run / name).unlink(missing_ok=True)
+            os.mkfifo(run / name)
+            refused = shown_on_all_screens(tmp_path)
+            assert all("regular file" in line for line in refused), (name, refused)
+            done.append(name)
+            shutil.rmtree(run)
+
+    thread = threading.Thread(target=look, daemon=True)  # an open pipe waits for ever
+    thread.start()
+    thread.join(60)
+    assert done == list(FILES)
+
+
+def test_no_link_of_a_run_leads_a_writer_out_of_it(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").write_text("mine")
+    root = tmp_path / "runs"
+    write_run(root / "two", 2)
+    run = write_run(root / "one", 2)
+    for name in ("report.html", "report.html.part"):
+        (run / name).symlink_to(outside / "kept")
+    for name in ("viewer.sqlite", "viewer.sqlite-wal", "viewer.sqlite-journal"):
+        (run / name).symlink_to(outside / f"made-{name}")
+        assert index_path(run).parent != run
+    assert shown_on_all_screens(root) == []
+    assert [path.name for path in outside.iterdir()] == ["kept"]
+    assert (outside / "kept").read_text() == "mine"
+    assert not (run / "report.html").is_symlink()
+
+
+def test_what_unpacks_without_end_is_read_within_bounds(tmp_path: Path) -> None:
+    write_run(tmp_path / "two", 2)
+    run = write_run(tmp_path / "one", 2)
+    file = rollouts_path(run, 2)
+    for text in (b"[" * (3 * MOST_LINE // 2), b"\n" * (2 << 20)):
+        file.write_bytes(zstandard.ZstdCompressor().compress(text))
+        assert file.stat().st_size < 50_000
+        lines = list(read_lines(file))
+        assert len(lines) <= MOST_LINES
+        assert sum(len(line.data) for line in lines) < 1.1 * MOST_LINE
+        assert shown_on_all_screens(tmp_path) == []
+        with pytest.raises((ValueError, zstandard.ZstdError)):
+            list(read_rollouts(run, 2))
+
+
+def test_a_broken_off_file_of_rollouts_is_no_shorter_one(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "one", 1)
+    whole = rollouts_path(run, 1).read_bytes()
+    rollouts_path(run, 1).write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(zstandard.ZstdError):
+        list(read_rollouts(run, 1))
+
+
+def test_lists_too_deep_to_follow_are_damage(tmp_path: Path) -> None:
+    write_run(tmp_path / "two", 2)
+    for name in FILES[:7]:
+        for depth in (DEEPEST + 1, 500, 1_000_000):
+            run = write_run(tmp_path / "one", 2)
+            (run / name).write_text(f'{{"step": 1, "a": {"[" * depth}{"]" * depth}}}\n')
+            refused = shown_on_all_screens(tmp_path)
+            assert all(name in line for line in refused), (name, depth, refused)
+            shutil.rmtree(run)

@@ -29,6 +29,7 @@ from flowright.app.terminal import stage_progress
 from flowright.config.llm import SIMULATED
 from flowright.config.loading import load_entries
 from flowright.config.root import Config
+from flowright.core.batch_calls import RequestBatcher
 from flowright.core.command_line import say
 from flowright.core.errors import Blame, Failure, UserError, boundary
 from flowright.core.off_loop import off_loop
@@ -45,13 +46,12 @@ from flowright.llm.chat import Usage
 from flowright.llm.fences import fenced
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy, choose_device
-from flowright.policy.model_thread import RequestBatcher, on_model_thread
+from flowright.policy.model_thread import on_model_thread
 from flowright.policy.sampling import Prompt, Sample, Sampler, Sampling
 from flowright.runs.checkpoints import checkpoint_of, chosen_as_best
 from flowright.simulation.large_models import open_models
 from flowright.workflows.executor import Execution, Executor, OperatorCall
 from flowright.workflows.source import Workflow
-from flowright.workflows.trace import Exchange
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +247,9 @@ class CompletionDraw:
         self._config = config
         self._together: RequestBatcher[_DrawRequest, list[Sample]] | None = None
         if isinstance(sampler, LocalSampler):
-            self._together = RequestBatcher(partial(_drawn, sampler), MOST_AT_ONCE)
+            self._together = RequestBatcher(
+                partial(on_model_thread, partial(_drawn, sampler)), MOST_AT_ONCE
+            )
 
     async def __call__(self, prompt: tuple[int, ...], ask: PolicyDraws) -> list[Sample]:
         sampling = Sampling(
@@ -411,12 +413,11 @@ def _call(call: OperatorCall) -> dict[str, Any]:
         "started": round(call.started, 3),
         "seconds": round(call.seconds, 3),
         "usage": spent(call.usage),
-        "exchanges": [_exchange(one) for one in call.exchanges],
+        "exchanges": [
+            {"prompt": one.prompt, "reply": one.reply, "seconds": one.seconds}
+            for one in call.exchanges
+        ],
     }
-
-
-def _exchange(exchange: Exchange) -> dict[str, Any]:
-    return {"prompt": exchange.prompt, "reply": exchange.reply, "seconds": exchange.seconds}
 
 
 POLICY_FAILED, WE_FAILED = 1, 2
@@ -454,7 +455,8 @@ async def _answered(opening: ServedRun, request: QuestionRequest, console: Conso
     if request.as_json:
         print(json.dumps(answer_record(author, request.question, request.kind, outcome), indent=2))
     else:
-        _show(author, outcome)
+        for line in _lines(author, outcome):
+            print(visible(line))
     if outcome.failure is None:
         return 0
     if not request.as_json:
@@ -462,16 +464,9 @@ async def _answered(opening: ServedRun, request: QuestionRequest, console: Conso
     return POLICY_FAILED if outcome.failure.blame is Blame.POLICY else WE_FAILED
 
 
-def _show(author: WorkflowPolicy, outcome: DraftedAnswer) -> None:
-    for line in _lines(author, outcome):
-        print(visible(line))
-
-
 def _lines(author: WorkflowPolicy, outcome: DraftedAnswer) -> list[str]:
-    lines = [
-        f"policy    {author.opening.words}",
-        f"executor  {author.config.aflow_executor_model}",
-    ]
+    executor = author.config.aflow_executor_model
+    lines = [f"policy    {author.opening.words}", f"executor  {executor}"]
     if author.simulated:
         lines.append("SIMULATED: the embedded server answers; it knows the run's problems alone")
     if outcome.truncated:
@@ -493,11 +488,7 @@ def _lines(author: WorkflowPolicy, outcome: DraftedAnswer) -> list[str]:
         lines += ["answer", *(f"    {line}" for line in outcome.answer.splitlines())]
     asked, wrote = outcome.executor, outcome.policy
     lines.append(
-        f"spent     {asked.calls} calls and {asked.tokens} tokens of {_name(author)}; "
+        f"spent     {asked.calls} calls and {asked.tokens} tokens of {executor}; "
         f"{wrote.completion_tokens} tokens written by the policy; {outcome.seconds:.1f} s"
     )
     return lines
-
-
-def _name(author: WorkflowPolicy) -> str:
-    return author.config.aflow_executor_model

@@ -31,8 +31,14 @@ from flowright.environments.registry import load_config
 from flowright.environments.rollout import Completion, to_record
 from flowright.llm.fences import fenced
 from flowright.policy.sampling import Sample
-from flowright.runs.run_files import HELD_OUT, rollout_steps, rollouts_path
-from flowright.viewer.rollout_records import index_entry, parse_record, read_lines, source_of
+from flowright.runs.run_files import (
+    HELD_OUT,
+    parse_record,
+    read_lines,
+    rollout_steps,
+    rollouts_path,
+)
+from flowright.viewer.rollout_records import index_entry, source_of
 
 _PLACE = re.compile(rf"(?:({'|'.join(HELD_OUT)})/)?(\d+)/(\d+)/(\d+)", re.ASCII)
 _CHARS = 60

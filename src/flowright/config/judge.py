@@ -219,12 +219,14 @@ class JudgeServerSection(Section):
     drain_seconds: Seconds = 30.0
     """Seconds for running requests after SIGTERM."""
     judge_class: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$")
-    """Judge class of your own, as `package.module:Class`; its `score(prompt, completion, answer)`
-    decides."""
+    """Judge class of your own, as `package.module:Class`; its `score(prompt, completion, answer)`,
+    or `score_batch` of lists, decides."""
     judge_arguments: Mapping[str, Any] = Field(default_factory=dict)
     """Arguments of the class, such as `{model_path: ...}`."""
     judge_threads: Positive = 1
     """Concurrent calls of `score`."""
+    max_batch_size: Positive = 16
+    """Answers per call of `score_batch`."""
     own_instructions: bool = False
     """Accept requests that bring the judge's instruction."""
     log_file: Path | None = None

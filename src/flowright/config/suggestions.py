@@ -7,114 +7,93 @@ anything is installed.
 import difflib
 from collections.abc import Collection, Sequence
 
-_TENSORBOARD = "TensorBoard files are written where run.tensorboard is true"
-_EACH_STEP = "every step is written to metrics.jsonl of the run"
-_SERVERS = "addresses and keys of models are in the file that llm.file names"
+_KEYS = {
+    "grpo.learning_rate": "lr learning_rate",
+    "grpo.schedule": "lr_scheduler_type lr_scheduler scheduler",
+    "grpo.warmup_steps": "warmup_ratio lr_warmup_steps warmup",
+    "grpo.prompts_per_step grpo.group_size": (
+        "batch_size train_batch_size per_device_train_batch_size global_batch_size"
+    ),
+    "grpo.group_size": "num_generations rollout_n n_samples num_rollouts n",
+    "grpo.micro_batch_tokens": (
+        "gradient_accumulation_steps micro_batch_size ppo_micro_batch_size_per_gpu"
+    ),
+    "grpo.epochs": "ppo_epochs num_iterations",
+    "grpo.minibatches": "ppo_mini_batch_size mini_batch_size",
+    "grpo.steps": (
+        "max_steps total_steps num_steps total_training_steps num_train_epochs total_epochs "
+        "num_epochs"
+    ),
+    "grpo.kl_coefficient": "kl_coef kl_beta beta kl_loss_coef init_kl_coef kl_coeff kl",
+    "grpo.clip_low grpo.clip_high": "epsilon clip_range cliprange clip_ratio clip",
+    "grpo.clip_high": "epsilon_high clip_ratio_high",
+    "grpo.clip_low": "epsilon_low clip_ratio_low",
+    "grpo.dual_clip": "clip_ratio_c delta",
+    "grpo.off_policy": "rollout_is rollout_rs tis",
+    "grpo.off_policy_cap": "rollout_is_threshold tis_imp_ratio_cap",
+    "grpo.overlong_buffer": "overlong_buffer_len soft_punish_cache",
+    "grpo.entropy_coefficient": "entropy_coef entropy_coeff",
+    "grpo.max_grad_norm": "grad_clip max_norm gradient_clipping",
+    "grpo.loss": "loss_type algorithm adv_estimator",
+    "grpo.advantage_scale": "scale_rewards norm_adv_by_std_in_grpo",
+    "strategy_model": "model_name model model_name_or_path model_path base_model policy_model",
+    "aflow_executor_model": "executor_model large_model",
+    "judge.model": "judge_model judge_model_name",
+    "judge.service.judge_url": "judge_url judge_model_url",
+    "train_dataset val_dataset": "dataset data dataset_name data_path",
+    "train_dataset": "train_file train_files train_data",
+    "val_dataset": "val_file val_files eval_dataset test_dataset val_data",
+    "physical_gpus": "num_gpus n_gpus gpus gpu gpu_ids n_gpus_per_node cuda_visible_devices",
+    "ray.workers": "num_workers nnodes num_processes",
+    "run.loggers": "use_wandb wandb report_to logger use_mlflow use_trackio",
+    "run.project": "wandb_project project_name mlflow_experiment_name",
+    "run.checkpoint_every": "save_steps save_freq save_every checkpoint_freq",
+    "run.keep_checkpoints": "save_total_limit max_ckpt_to_keep",
+    "evaluation.every": "eval_steps test_freq eval_every",
+    "run.name": "run_name experiment_name",
+    "run.output_dir": "default_local_dir save_dir checkpoint_dir",
+    "policy.lora.rank": "lora_r lora_rank r",
+    "policy.lora.alpha": "lora_alpha",
+    "policy.lora.rank_stabilised": "use_rslora rslora",
+    "policy.quantised": "load_in_4bit quantization use_qlora",
+    "policy.train": "finetuning_type use_peft use_lora",
+    "run.keep_best": "load_best_model_at_end save_best",
+    "policy.lora.target_modules": "lora_target_modules",
+    "policy.max_new_tokens": (
+        "max_completion_length max_response_length max_new_tokens response_length"
+    ),
+    "policy.max_prompt_tokens": "max_prompt_length prompt_length",
+    "policy.dtype": "bf16 fp16 torch_dtype precision",
+    "policy.sampler policy.vllm.base_urls": (
+        "use_vllm vllm_mode rollout_backend vllm_server_base_url"
+    ),
+    "policy.temperature executor.temperature": "temperature",
+    "policy.sharded": "deepspeed fsdp fsdp_config zero_stage",
+    "environment judge.model": "reward_model reward_funcs reward_fn",
+}
+"""Names of other trainers' keys, by one key of ours or several. By their last part, in lower case
+with underscores."""
 
-# Names of other trainers' keys: one key of ours, several, or a sentence. By their last part, in
-# lower case with underscores.
+_SENTENCES = {
+    "the optimizer is AdamW, its keys are grpo's": "optim optimizer",
+    "TensorBoard files are written where run.tensorboard is true": "use_tensorboard",
+    "every step is written to metrics.jsonl of the run": (
+        "logging_steps log_every log_freq log_interval"
+    ),
+    "to go on with a run is the option --resume": "resume resume_from_checkpoint resume_mode",
+    "the adapter has no dropout": "lora_dropout",
+    "addresses and keys of models are in the file that llm.file names": (
+        "api_key base_url openai_api_key openai_base_url"
+    ),
+    "a section of another trainer's; those of this one are in docs/configuration.md": (
+        "trainer actor_rollout_ref training_args"
+    ),
+}
+"""Names that a sentence explains."""
+
 ELSEWHERE: dict[str, tuple[str, ...] | str] = {
-    **dict.fromkeys(("lr", "learning_rate"), ("grpo.learning_rate",)),
-    **dict.fromkeys(("lr_scheduler_type", "lr_scheduler", "scheduler"), ("grpo.schedule",)),
-    **dict.fromkeys(("warmup_ratio", "lr_warmup_steps", "warmup"), ("grpo.warmup_steps",)),
-    **dict.fromkeys(
-        ("batch_size", "train_batch_size", "per_device_train_batch_size", "global_batch_size"),
-        ("grpo.prompts_per_step", "grpo.group_size"),
-    ),
-    **dict.fromkeys(
-        ("num_generations", "rollout_n", "n_samples", "num_rollouts", "n"), ("grpo.group_size",)
-    ),
-    **dict.fromkeys(
-        ("gradient_accumulation_steps", "micro_batch_size", "ppo_micro_batch_size_per_gpu"),
-        ("grpo.micro_batch_tokens",),
-    ),
-    **dict.fromkeys(("ppo_epochs", "num_iterations"), ("grpo.epochs",)),
-    **dict.fromkeys(("ppo_mini_batch_size", "mini_batch_size"), ("grpo.minibatches",)),
-    **dict.fromkeys(
-        ("max_steps", "total_steps", "num_steps", "total_training_steps"), ("grpo.steps",)
-    ),
-    **dict.fromkeys(("num_train_epochs", "total_epochs", "num_epochs"), ("grpo.steps",)),
-    **dict.fromkeys(
-        ("kl_coef", "kl_beta", "beta", "kl_loss_coef", "init_kl_coef", "kl_coeff", "kl"),
-        ("grpo.kl_coefficient",),
-    ),
-    **dict.fromkeys(
-        ("epsilon", "clip_range", "cliprange", "clip_ratio", "clip"),
-        ("grpo.clip_low", "grpo.clip_high"),
-    ),
-    **dict.fromkeys(("epsilon_high", "clip_ratio_high"), ("grpo.clip_high",)),
-    **dict.fromkeys(("epsilon_low", "clip_ratio_low"), ("grpo.clip_low",)),
-    **dict.fromkeys(("clip_ratio_c", "delta"), ("grpo.dual_clip",)),
-    **dict.fromkeys(("rollout_is", "rollout_rs", "tis"), ("grpo.off_policy",)),
-    **dict.fromkeys(("rollout_is_threshold", "tis_imp_ratio_cap"), ("grpo.off_policy_cap",)),
-    **dict.fromkeys(("overlong_buffer_len", "soft_punish_cache"), ("grpo.overlong_buffer",)),
-    **dict.fromkeys(("entropy_coef", "entropy_coeff"), ("grpo.entropy_coefficient",)),
-    **dict.fromkeys(("grad_clip", "max_norm", "gradient_clipping"), ("grpo.max_grad_norm",)),
-    **dict.fromkeys(("loss_type", "algorithm", "adv_estimator"), ("grpo.loss",)),
-    **dict.fromkeys(("scale_rewards", "norm_adv_by_std_in_grpo"), ("grpo.advantage_scale",)),
-    **dict.fromkeys(("optim", "optimizer"), "the optimizer is AdamW, its keys are grpo's"),
-    **dict.fromkeys(
-        ("model_name", "model", "model_name_or_path", "model_path", "base_model", "policy_model"),
-        ("strategy_model",),
-    ),
-    **dict.fromkeys(("executor_model", "large_model"), ("aflow_executor_model",)),
-    **dict.fromkeys(("judge_model", "judge_model_name"), ("judge.model",)),
-    **dict.fromkeys(("judge_url", "judge_model_url"), ("judge.service.judge_url",)),
-    **dict.fromkeys(
-        ("dataset", "data", "dataset_name", "data_path"), ("train_dataset", "val_dataset")
-    ),
-    **dict.fromkeys(("train_file", "train_files", "train_data"), ("train_dataset",)),
-    **dict.fromkeys(
-        ("val_file", "val_files", "eval_dataset", "test_dataset", "val_data"), ("val_dataset",)
-    ),
-    **dict.fromkeys(
-        ("num_gpus", "n_gpus", "gpus", "gpu", "gpu_ids", "n_gpus_per_node", "cuda_visible_devices"),
-        ("physical_gpus",),
-    ),
-    **dict.fromkeys(("num_workers", "nnodes", "num_processes"), ("ray.workers",)),
-    **dict.fromkeys(
-        ("use_wandb", "wandb", "report_to", "logger", "use_mlflow", "use_trackio"), ("run.loggers",)
-    ),
-    "use_tensorboard": _TENSORBOARD,
-    **dict.fromkeys(("wandb_project", "project_name", "mlflow_experiment_name"), ("run.project",)),
-    **dict.fromkeys(("logging_steps", "log_every", "log_freq", "log_interval"), _EACH_STEP),
-    **dict.fromkeys(
-        ("save_steps", "save_freq", "save_every", "checkpoint_freq"), ("run.checkpoint_every",)
-    ),
-    **dict.fromkeys(("save_total_limit", "max_ckpt_to_keep"), ("run.keep_checkpoints",)),
-    **dict.fromkeys(("eval_steps", "test_freq", "eval_every"), ("evaluation.every",)),
-    **dict.fromkeys(("run_name", "experiment_name"), ("run.name",)),
-    **dict.fromkeys(("default_local_dir", "save_dir", "checkpoint_dir"), ("run.output_dir",)),
-    **dict.fromkeys(
-        ("resume", "resume_from_checkpoint", "resume_mode"),
-        "to go on with a run is the option --resume",
-    ),
-    **dict.fromkeys(("lora_r", "lora_rank", "r"), ("policy.lora.rank",)),
-    **dict.fromkeys(("lora_alpha",), ("policy.lora.alpha",)),
-    **dict.fromkeys(("use_rslora", "rslora"), ("policy.lora.rank_stabilised",)),
-    **dict.fromkeys(("load_in_4bit", "quantization", "use_qlora"), ("policy.quantised",)),
-    **dict.fromkeys(("finetuning_type", "use_peft", "use_lora"), ("policy.train",)),
-    **dict.fromkeys(("load_best_model_at_end", "save_best"), ("run.keep_best",)),
-    **dict.fromkeys(("lora_dropout",), "the adapter has no dropout"),
-    **dict.fromkeys(("lora_target_modules",), ("policy.lora.target_modules",)),
-    **dict.fromkeys(
-        ("max_completion_length", "max_response_length", "max_new_tokens", "response_length"),
-        ("policy.max_new_tokens",),
-    ),
-    **dict.fromkeys(("max_prompt_length", "prompt_length"), ("policy.max_prompt_tokens",)),
-    **dict.fromkeys(("bf16", "fp16", "torch_dtype", "precision"), ("policy.dtype",)),
-    **dict.fromkeys(
-        ("use_vllm", "vllm_mode", "rollout_backend", "vllm_server_base_url"),
-        ("policy.sampler", "policy.vllm.base_urls"),
-    ),
-    **dict.fromkeys(("temperature",), ("policy.temperature", "executor.temperature")),
-    **dict.fromkeys(("deepspeed", "fsdp", "fsdp_config", "zero_stage"), ("policy.sharded",)),
-    **dict.fromkeys(("api_key", "base_url", "openai_api_key", "openai_base_url"), _SERVERS),
-    **dict.fromkeys(
-        ("trainer", "actor_rollout_ref", "training_args"),
-        "a section of another trainer's; those of this one are in docs/configuration.md",
-    ),
-    **dict.fromkeys(("reward_model", "reward_funcs", "reward_fn"), ("environment", "judge.model")),
+    **{name: tuple(keys.split()) for keys, names in _KEYS.items() for name in names.split()},
+    **{name: text for text, names in _SENTENCES.items() for name in names.split()},
 }
 
 

@@ -1,11 +1,12 @@
-"""Many calls of a server at once: bounded, resumed, and stopped when the server is down."""
+"""Many calls at once: of a server, bounded, resumed, and stopped when it is down; of a model, in
+batches."""
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from typing import Any, Literal, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Generic, Literal, TypeVar
 
-from flowright.core.errors import UserError
+from flowright.core.errors import FailureError, UserError, boundary
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -131,3 +132,64 @@ async def call_all(
 
 class _Stopped(Exception):
     """Ends the workers of a batch."""
+
+
+GATHER = 0.005
+"""Seconds that the first request of a batch waits for others, unless a batch is being computed."""
+
+
+class RequestBatcher(Generic[T, R]):
+    """Computes requests in batches of at most ``most``, one batch at a time.
+
+    ``compute`` returns the results in the order of the requests. A batch that fails is computed one
+    by one; a request that fails by itself raises FailureError.
+    """
+
+    def __init__(self, compute: Callable[[Sequence[T]], Awaitable[Sequence[R]]], most: int) -> None:
+        self._compute = compute
+        self._most = most
+        self._waiting: list[tuple[T, asyncio.Future[R]]] = []
+        self._working: asyncio.Task[None] | None = None
+        self.batches = 0
+
+    async def ask(self, question: T) -> R:
+        answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._waiting.append((question, answer))
+        if self._working is None:
+            self._working = asyncio.create_task(self._work())
+        return await answer
+
+    async def _work(self) -> None:
+        try:
+            await asyncio.sleep(GATHER)
+            while self._waiting:
+                batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
+                live = [one for one in batch if not one[1].done()]  # without cancelled requests
+                if live and not await self._settled(live):
+                    for one in live:
+                        await self._settled([one])
+        finally:
+            self._working = None
+
+    async def _settled(self, batch: Sequence[tuple[T, "asyncio.Future[R]"]]) -> bool:
+        """Compute a batch; return False if it failed. A single request gets its failure."""
+        self.batches += 1
+        answers: Sequence[R] = ()
+        try:
+            with boundary("judge") as attribution:
+                answers = await self._compute([request for request, _ in batch])
+                if len(answers) != len(batch):
+                    raise ValueError(f"{len(answers)} results of {len(batch)} requests")
+        except UserError as error:  # a boundary lets it through
+            for _, answer in batch:
+                if not answer.done():
+                    answer.set_exception(error)
+            return True
+        failure = attribution.failure
+        if failure is None:
+            for (_, answer), found in zip(batch, answers, strict=True):
+                if not answer.done():
+                    answer.set_result(found)
+        elif len(batch) == 1 and not batch[0][1].done():
+            batch[0][1].set_exception(FailureError(failure.reason, failure.message))
+        return failure is None

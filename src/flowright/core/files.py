@@ -1,16 +1,76 @@
-"""Atomic files, errors of a full disk in one line, and the lock of a run directory."""
+"""Files of unknown origin read within bounds, atomic files, errors of a full disk in one line, and
+the lock of a run directory.
+"""
 
 import errno
 import fcntl
 import json
+import math
 import os
+import secrets
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, BinaryIO
 
 from flowright.core.errors import RunError
+
+MOST_BYTES = 1 << 30
+"""Bytes of a file that is read whole."""
+DEEPEST = 200
+"""Levels of lists and objects in a JSON value that is read."""
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file to read. Raises OSError, also for a pipe or a device, which might never end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise OSError(errno.EINVAL, "not a regular file", str(path))
+
+
+def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
+    """Read a whole file. Raises OSError, also for more than ``most`` bytes."""
+    with open_regular(path) as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"larger than {most:,} bytes", str(path))
+    return data
+
+
+def read_json(path: Path) -> Any:
+    """Read a file of JSON. Raises OSError, and ValueError as :func:`parse_json`."""
+    return parse_json(read_bytes(path).decode())
+
+
+def parse_json(text: str) -> Any:
+    """Parse standard JSON: NaN, infinities and numbers beyond a float become None. Raises
+    ValueError for anything else, and for more than ``DEEPEST`` levels."""
+    try:
+        value = json.loads(text, parse_float=_finite, parse_constant=lambda _: None)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if text.count("[") + text.count("{") > DEEPEST:
+        level = [value] if isinstance(value, dict | list) else []
+        for _ in range(DEEPEST):
+            lists = (each.values() if isinstance(each, dict) else each for each in level)
+            level = [inner for each in lists for inner in each if isinstance(inner, dict | list)]
+            if not level:
+                return value
+        raise ValueError("nested too deeply")
+    return value
+
+
+def _finite(digits: str) -> float | None:
+    value = float(digits)
+    return value if math.isfinite(value) else None
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -26,13 +86,22 @@ def write_text(path: Path, text: str) -> None:
 def write_bytes(path: Path, data: bytes) -> None:
     """Replace a file at once: a reader sees the old one or the new one. On a full disk the old one
     stays, and nothing beside it."""
-    temporary = path.with_name(path.name + ".part")
+    with replacing(path) as part:
+        part.write_bytes(data)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a new file in the same folder, of a random name, that replaces ``path`` in the end, or
+    is removed after an error. Links are replaced, never followed."""
+    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
+    os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
     try:
-        temporary.write_bytes(data)
-        temporary.replace(path)
-    except OSError:
+        yield part
+        part.replace(path)
+    except BaseException:
         with suppress(OSError):
-            temporary.unlink()
+            part.unlink()
         raise
 
 
@@ -135,33 +204,24 @@ class Lock:
     def __init__(self, folder: Path, words: tuple[str, str, str] = TRAINING) -> None:
         """``words``: who owns it, what it is, and the setting that names another."""
         owner, what, other = words
-        path = folder / "lock"
-        self._made = not path.exists()
-        while True:
-            file = path.open("a+", encoding="utf-8")
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                file.seek(0)
-                holder = file.read().strip()
-                file.close()
-                known = holder.isdecimal() and Path(f"/proc/{holder}").exists()
-                process = f" (process {holder})" if known else ""
-                raise RunError(
-                    f"{folder}: another {owner}{process} is using this {what}; "
-                    f"wait for it or choose another {other}"
-                ) from None
-            if _is_at(file, path):  # and not one that its owner has just removed
-                break
-            file.close()
-        self._path, self._file = path, file
+        self._path = folder / "lock"
+        self._made = not self._path.exists()
+        try:
+            self._file = hold(self._path)
+        except BlockingIOError:
+            holder = self._path.read_text(encoding="utf-8", errors="replace").strip()
+            known = holder.isdecimal() and Path(f"/proc/{holder}").exists()
+            process = f" (process {holder})" if known else ""
+            raise RunError(
+                f"{folder}: another {owner}{process} is using this {what}; "
+                f"wait for it or choose another {other}"
+            ) from None
 
     def sign(self) -> None:
         """Say who holds it."""
         self._made = False
         self._file.truncate(0)
-        self._file.write(str(os.getpid()))
-        self._file.flush()
+        self._file.write(str(os.getpid()).encode())
 
     def release(self) -> None:
         if self._made and not self._file.closed:
@@ -169,11 +229,20 @@ class Lock:
         self._file.close()
 
 
-def _is_at(file: IO[str], path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
+def hold(path: Path) -> FileIO:
+    """Open a file to append to, as its only owner; a missing one is made. Raises BlockingIOError
+    where another process owns it, and OSError, also for a link."""
+    while True:
+        file = FileIO(path, "ab+", opener=lambda name, f: os.open(name, f | os.O_NOFOLLOW, 0o666))
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file
+        file.close()  # its owner has just removed it
 
 
 def is_held(run: Path) -> bool | None:
@@ -182,7 +251,7 @@ def is_held(run: Path) -> bool | None:
     Ask only about a run that looks alive: the check itself holds a free lock for some microseconds.
     """
     try:
-        with (run / "lock").open(encoding="utf-8") as lock:
+        with open_regular(run / "lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

@@ -1,6 +1,5 @@
 """A journal: JSON objects, one a line, appended as they come and read back to resume."""
 
-import fcntl
 import json
 import os
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from flowright.core.errors import RunError
-from flowright.core.files import check_writable, disk_errors
+from flowright.core.files import check_writable, disk_errors, hold, parse_json, read_bytes
 
 Record = dict[str, Any]
 
@@ -34,7 +33,7 @@ def read_journal(path: Path) -> JournalLines:
     """Read a journal without holding it; a missing file is empty. The header is a record,
     too. Raises RunError."""
     try:
-        return _parse(path.read_bytes())
+        return _parse(read_bytes(path))
     except FileNotFoundError:
         return JournalLines((), (), 0)
     except OSError as error:
@@ -144,21 +143,14 @@ class Journal:
         self._file.close()
 
     def _hold(self) -> FileIO:
-        while True:
-            file = self.path.open("ab", buffering=0)
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                with suppress(FileNotFoundError):
-                    if os.path.samestat(os.fstat(file.fileno()), self.path.stat()):
-                        return file
-            except BlockingIOError:
-                holder = _holder(os.fstat(file.fileno()).st_ino)
-                file.close()
-                raise RunError(
-                    f"{self.path}: another process writes into this file{holder}; wait for it, or "
-                    f"{self._remedy}"
-                ) from None
-            file.close()  # its owner has just removed it
+        try:
+            return hold(self.path)
+        except BlockingIOError:
+            holder = _holder(self.path.stat().st_ino)
+            raise RunError(
+                f"{self.path}: another process writes into this file{holder}; wait for it, or "
+                f"{self._remedy}"
+            ) from None
 
     def _without_header(
         self, lines: JournalLines, header: str, about: Mapping[str, Any]
@@ -197,8 +189,8 @@ def _parse(data: bytes) -> JournalLines:
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
+            record = parse_json(line.decode())
+        except ValueError:
             record = None
         if isinstance(record, dict):
             records.append((number, record))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from flowright.core.errors import DataError, UserError
-from flowright.core.files import disk_errors
+from flowright.core.files import disk_errors, replacing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -127,18 +127,14 @@ def write_rows(
     """Replace a file by rows, at once: parquet or JSON Lines, by the end of its name. ``schema``
     types the columns of parquet. Raises UserError for rows that parquet cannot hold, and RunError
     (a full disk)."""
-    part = path.with_name(f"{path.name}.part")
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
+        with replacing(path) as part:
             if path.suffix.lower() == ".parquet":
                 _write_parquet(path, part, rows, schema)
             else:
                 with part.open("w", encoding="utf-8") as out:
                     out.writelines(map(json_line, rows))
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
 
 
 def json_line(row: Mapping[str, Any]) -> str:

@@ -6,6 +6,8 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
 from typing import Any
 
 from flowright.llm.replies import boxed, spoken_answer
@@ -55,18 +57,24 @@ def _values(cell: Any, notes: dict[str, None], depth: int) -> list[Any]:
     if depth > _DEEPEST:
         raise UnreadableAnswer("is too deep")
     if isinstance(cell, str):
+        if cell.startswith("array(") or (cell[:1] == "[" and not _has_commas(cell)):
+            raise UnreadableAnswer("is a list as numpy prints it; write it as JSON")
         inside = structure(cell)
         if isinstance(inside, Mapping) and (depth == 0 or set(inside) & {*_INNER}):
             notes["answer from an object that is written as text"] = None
             return _values(inside, notes, depth + 1)
+        if isinstance(inside, list) and any(isinstance(one, Mapping) for one in inside):
+            return _values(inside, notes, depth + 1)
         if isinstance(inside, list) and any(isinstance(one, str) for one in inside):
             notes["a list that is written as text is one answer; `answers` holds several"] = None
         return [cell]
+    if is_message(cell) and "role" in cell:
+        cell = [cell]
     if isinstance(cell, Mapping):
         return _of_object(cell, notes, depth)
     if not isinstance(cell, list):
         return [_scalar(cell)]
-    if cell and all(isinstance(one, Mapping) and "content" in one for one in cell):
+    if cell and all(map(is_message, cell)):
         return [_last_message(cell, notes)]
     if any(isinstance(one, list | Mapping) for one in cell):
         raise UnreadableAnswer("is a list of lists or objects")
@@ -84,7 +92,10 @@ def _of_object(cell: Mapping[str, Any], notes: dict[str, None], depth: int) -> l
         rest = ", ".join([*names[1:], *unknown])
         raise UnreadableAnswer(f"is an object with {rest} beside {names[0]}: not clearly one")
     notes[f"answer from {names[0]} of an object"] = None
-    values = _values(cell[names[0]], notes, depth + 1)
+    inner = cell[names[0]]
+    if names[0] == "ground_truth" and isinstance(inner, str) and inner.lstrip()[:2] == '["':
+        inner = structure(inner) or inner  # Skywork's rows
+    values = _values(inner, notes, depth + 1)
     for name in _OTHERS:
         if not is_empty(cell.get(name)):
             values += _values(cell[name], notes, depth + 1)
@@ -93,23 +104,39 @@ def _of_object(cell: Mapping[str, Any], notes: dict[str, None], depth: int) -> l
 
 def _scalar(value: Any) -> Any:
     if is_empty(value):
-        raise UnreadableAnswer("is empty" if value == "" else "is null")
+        raise UnreadableAnswer("is empty" if isinstance(value, str) else "is null")
+    if not isinstance(value, str | int | float | Decimal | date):
+        raise UnreadableAnswer(f"is {type(value).__name__}, not a text or a number")
     return value
 
 
 def _last_message(messages: list[Any], notes: dict[str, None]) -> str:
-    last = messages[-1]
-    content = message_text(last)
-    if last.get("role", "assistant") != "assistant" or not content.strip():
+    content = message_text(messages[-1])
+    if message_role(messages[-1]) not in ("assistant", None) or not content.strip():
         raise UnreadableAnswer("is a chat that does not end with a text of the assistant")
     notes["answer from the last message of a chat"] = None
     return content
 
 
+_ROLES = {"human": "user", "gpt": "assistant"}  # ShareGPT's
+
+
+def is_message(value: Any) -> bool:
+    """Return whether a value is a message of a chat, with ``content`` or ShareGPT's ``value``."""
+    return isinstance(value, Mapping) and ("content" in value or {"from", "value"} <= value.keys())
+
+
+def message_role(message: Any) -> str | None:
+    role = message.get("role", message.get("from")) if isinstance(message, Mapping) else None
+    return _ROLES.get(str(role), role)
+
+
 def message_text(message: Any) -> str:
     """Return the text of a chat message, whose content may be a list of parts; empty if it has
     other parts than text."""
-    content = message.get("content") if isinstance(message, Mapping) else None
+    if not is_message(message):
+        return ""
+    content = message.get("content", message.get("value"))
     if isinstance(content, list):
         parts = [one.get("text") if isinstance(one, Mapping) else one for one in content]
         texts = [one for one in parts if isinstance(one, str)]
@@ -149,6 +176,7 @@ def _has_commas(text: str) -> bool:
 # Final answers.
 
 _TAGGED = re.compile(r"<answer>(.*?)</answer>\s*\Z", re.DOTALL | re.IGNORECASE)
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _BARE_BOX = re.compile(
     r"\\(?:boxed|fbox)(?:\s+|(?=\d))([^\s${}][^\s$]*?)(?=[.,;:]?(?:\s|\$|\\\)|\\\]|\Z))"
 )
@@ -176,17 +204,24 @@ def final_answer(text: str, notes: dict[str, None]) -> str:
         notes["answer from the <answer> tags"] = None
         return tagged[1].strip()
     _, mark, final = text.rpartition("####")
-    final = final.strip()
-    if mark and final and "\n" not in final:
+    if mark and not final:
+        raise UnreadableAnswer("ends with ####, with nothing behind it")
+    final, _, more = final.strip().partition("\n")
+    if mark and (not more or is_number(final.strip())):  # else a heading
+        final = final.strip()
         notes["answer from behind '####'"] = None
         return final.replace(",", "") if _THOUSANDS.fullmatch(final) else final
-    braced = boxed(text.replace("\\fbox{", "\\boxed{"))
-    if braced is None and (bare := _BARE_BOX.search(text)):
-        braced = bare[1]
-    if braced is not None and braced.strip():
-        notes["answer from the last \\boxed{}"] = None
-        return braced.strip()
-    return text
+    braced = _BOX.sub(r"\\boxed{", text)
+    found = boxed(braced)
+    if found is None and (bare := _BARE_BOX.search(text)):
+        found = bare[1]
+    if found is None:
+        return text
+    if not found.strip():
+        raise UnreadableAnswer("marks nothing: its last \\boxed{} is empty")
+    several = boxed(braced[: braced.rfind("\\boxed{")]) not in (None, found)
+    notes["answer from the last \\boxed{}" + " of several" * several] = None
+    return found.strip()
 
 
 _NUMBER = re.compile(r"[-+]?[$€£]?(?:\d[\d,]*)?\.?\d+(?:/\d+)?\s*%?")
@@ -209,6 +244,7 @@ def is_number(text: str) -> bool:
 
 def is_formula(text: str) -> bool:
     """Return whether a text is a number or a formula, not sentences with formulas in them."""
+    text = text.replace("\u2212", "-")
     if is_number(text):
         return True
     prose = _WORD.findall(re.sub(r"\\(?:text|mbox|mathrm)\s*\{[^{}]*\}", "", text))

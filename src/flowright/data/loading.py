@@ -8,11 +8,12 @@ fit its manifest has none.
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from flowright.core.checkout import here
 from flowright.core.errors import DataError
 from flowright.core.plugins import load
 from flowright.data.build import numbered_on
@@ -21,7 +22,7 @@ from flowright.data.own import Conversion
 from flowright.data.sources import AFLOW, SPLITS, Split
 from flowright.data.sources.rows import read_table
 from flowright.data.splits import Seen, Splits
-from flowright.data.task import Problem, is_task_file, read_tasks
+from flowright.data.task import FILL_IN, Problem, is_task_file, read_tasks
 
 OFFLINE = "offline"
 
@@ -35,7 +36,7 @@ def load_problems(name: str, split: Split, notes: list[str] | None = None) -> Se
         return getattr(_offline(), split)
     if ":" not in name or Path(name).is_file():
         is_own = Path(name).is_file() and not is_task_file(Path(name))
-        return _own_problems(Path(name), notes) if is_own else read_tasks(Path(name))
+        return _own_problems(Path(name), split, notes) if is_own else read_tasks(Path(name))
     problems = list(load(name, "dataset")())
     ids: set[str] = set()
     for number, problem in enumerate(problems, start=1):
@@ -50,11 +51,17 @@ def load_problems(name: str, split: Split, notes: list[str] | None = None) -> Se
     return problems
 
 
-def _own_problems(path: Path, notes: list[str] | None) -> list[Problem]:
+def _own_problems(path: Path, split: Split, notes: list[str] | None) -> list[Problem]:
+    """Convert rows as ``--own`` does. Ids begin with the split: files number their rows alike."""
     conversion = Conversion()
-    own = conversion.problems(read_table(path), path.name.partition(".")[0])
+    try:
+        own = conversion.problems(read_table(path), path.name.partition(".")[0])
+    except DataError as error:
+        remedy = f"{path}: {here(FILL_IN)} --skip-bad leaves unusable rows out"
+        raise DataError(*error.problems, remedy) from None
     seen = Seen()
-    problems = [p for p, _ in numbered_on([(o.problem, None) for o in own]) if not seen.meet(p)]
+    named = [(replace(o.problem, id=f"{split}/{o.problem.id}"), None) for o in own]
+    problems = [problem for problem, _ in numbered_on(named) if not seen.meet(problem)]
     if notes is not None:
         counts = {**conversion.assumed, "repetitions are left out": len(own) - len(problems)}
         notes += [f"{path}: {what} ({rows:,} rows)" for what, rows in counts.items() if rows]

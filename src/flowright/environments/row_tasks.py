@@ -33,17 +33,19 @@ Key = Callable[[R], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Split(Generic[R]):
-    """Rows to train on and held-out rows. ``left_out`` are rows of train whose conversation is held
-    out. ``digest`` is the SHA-256 of the conversations of both sides."""
+class RowSets(Generic[R]):
+    """Rows to train on and held-out rows. ``digest`` is the SHA-256 of the conversations of both
+    sides; ``left_out`` are rows of train whose conversation is held out; ``lines`` are notes on the
+    rows' source and on those that were left out."""
 
     train: tuple[R, ...]
     held_out: tuple[R, ...]
     digest: str
     left_out: tuple[LeftOut, ...] = ()
+    lines: tuple[str, ...] = ()
 
 
-def hold_out(rows: Sequence[R], key: Key[R], count: Callable[[int], int], salt: str) -> Split[R]:
+def hold_out(rows: Sequence[R], key: Key[R], count: Callable[[int], int], salt: str) -> RowSets[R]:
     """Hold out the rows of ``count(n)`` of the n conversations, drawn by a hash of each. Raises
     DataError for fewer than two conversations."""
     keys = [key(row) for row in rows]
@@ -53,10 +55,10 @@ def hold_out(rows: Sequence[R], key: Key[R], count: Callable[[int], int], salt: 
     apart = frozenset(drawn[: count(len(drawn))])
     train = tuple(row for row, key in zip(rows, keys, strict=True) if key not in apart)
     held_out = tuple(row for row, key in zip(rows, keys, strict=True) if key in apart)
-    return Split(train, held_out, split_digest({*keys} - apart, apart))
+    return RowSets(train, held_out, split_digest({*keys} - apart, apart))
 
 
-def keep_apart(train: Sequence[R], held_out: Sequence[R], key: Key[R]) -> Split[R]:
+def keep_apart(train: Sequence[R], held_out: Sequence[R], key: Key[R]) -> RowSets[R]:
     """Leave out the rows of train whose conversation is held out. Raises DataError if none is
     left."""
     apart = {key(row) for row in held_out}
@@ -70,7 +72,7 @@ def keep_apart(train: Sequence[R], held_out: Sequence[R], key: Key[R]) -> Split[
     why = "its conversation is held out, too"
     left_out = tuple(LeftOut(row.id, Fault.HELD_OUT, why) for row, key in keyed if key in apart)
     digest = split_digest({key for _, key in keyed} - apart, apart)
-    return Split(kept, tuple(held_out), digest, left_out)
+    return RowSets(kept, tuple(held_out), digest, left_out)
 
 
 def split_files(
@@ -79,7 +81,7 @@ def split_files(
     key: Key[R],
     count: Callable[[int], int],
     salt: str,
-) -> tuple[Split[R], RowReport]:
+) -> tuple[RowSets[R], RowReport]:
     """Return the split of files, and the report on all their rows: :func:`keep_apart` with held-out
     files, :func:`hold_out` without."""
     if held_out is None:
@@ -104,20 +106,6 @@ def without_sealed(
     return kept, tuple(LeftOut(row.id, Fault.BENCHMARK, why) for row, why in reasons if why)
 
 
-@dataclass(frozen=True, slots=True)
-class RowSets(Generic[R]):
-    """Rows to train on and held-out rows. ``lines`` are notes on their source and
-    on rows that were left out."""
-
-    train: tuple[R, ...]
-    held_out: tuple[R, ...]
-    digest: str
-    lines: tuple[str, ...]
-
-    def __add__(self, line: str) -> "RowSets[R]":
-        return RowSets(self.train, self.held_out, self.digest, (*self.lines, line))
-
-
 def row_sets(
     train: Collection[R], held_out: Collection[R], digest: str, lines: Sequence[str], noun: str
 ) -> RowSets[R]:
@@ -126,7 +114,7 @@ def row_sets(
         f"{len(train):,} {noun} to train on, {len(held_out):,} held out; SHA-256 of the split "
         f"{digest}"
     )
-    return RowSets(tuple(train), tuple(held_out), digest, (*lines, counted))
+    return RowSets(tuple(train), tuple(held_out), digest, lines=(*lines, counted))
 
 
 # Lengths.

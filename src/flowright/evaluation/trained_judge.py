@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from flowright.config.llm import ModelEntry
 from flowright.config.loading import load_judge_server
 from flowright.config.policy import PolicySection
 from flowright.config.root import JudgeServerConfig
+from flowright.core.batch_calls import RequestBatcher
 from flowright.core.errors import ConfigError, DataError
 from flowright.core.files import check_writable, write_json
 from flowright.data.contamination import TrainedOn
@@ -72,7 +74,7 @@ from flowright.policy.export.source import ExportSource, Kind, find_source
 from flowright.policy.head import prepare_scalar
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy, choose_device, policy_of
-from flowright.policy.model_thread import RequestBatcher, on_model_thread
+from flowright.policy.model_thread import on_model_thread
 from flowright.policy.sampling import Sample, Sampling, template_ids
 from flowright.policy.tuning import CONFIG_FILE
 from flowright.runs.checkpoints import step_name
@@ -302,7 +304,7 @@ class LocalWriter:
         self._sampling = Sampling(section.temperature, 1.0, room, seed=0)
         sharing = _shares_prefixes(judge.policy)
         self._sampler = LocalSampler(judge.policy, trained.batch, sharing=sharing)
-        self.batcher = RequestBatcher(self._written, trained.batch)
+        self.batcher = RequestBatcher(partial(on_model_thread, self._written), trained.batch)
 
     async def write(self, messages: Sequence[Message]) -> Written:
         try:
@@ -337,7 +339,7 @@ class LocalScorer:
         self._policy = judge.policy
         self._longest = longest or judge.longest
         self._section = GrpoSection(prefix_sharing=_shares_prefixes(judge.policy))
-        self.batcher = RequestBatcher(self._scores, at_once)
+        self.batcher = RequestBatcher(partial(on_model_thread, self._scores), at_once)
 
     async def score(self, turns: Sequence[Message], answer: str) -> tuple[float, int]:
         whole = [*turns, Message("assistant", answer)]

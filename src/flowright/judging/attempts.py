@@ -10,7 +10,8 @@ truncated       twice the tokens (at most 8 times the first budget, and no more 
                 a row also a looser form, since a grammar that allows endless white space can use up
                 any budget. Final if neither more tokens nor less effort are possible
 empty           as truncated; a server may answer a schema that it cannot apply with nothing
-unparsed        a looser form: schema -> JSON -> text; fields already read are not asked for again
+unparsed        another form: schema -> JSON -> text -> the first again; fields already read are not
+                asked for again
 refused         a looser form: another seed, if there is none (:class:`Forms`)
 bounds          a refusal that names ``maxLength``: the schema without it
 overlong        a refusal that names the server's context: the tokens left beside the prompt; final
@@ -25,8 +26,8 @@ A server that is up and answers with something else than a completion (HTTP 403,
 or a page with status 200) refuses the query if it serves a five-word prompt in the same form, right
 then; else it is misconfigured, or unavailable.
 
-A second reading (:class:`flowright.judging.wrappers.SecondReading`) is ``strict``: the form changes
-only after a refusal, and models that decline, or reach the end of their context, are asked until
+A second reading (:class:`flowright.judging.wrappers.SecondReading`) is ``strict``: no form is given
+up for short replies, and models that decline, or reach the end of their context, are asked until
 the attempts are used up. Those attempts distinguish an answer that prevents every verdict from a
 judge that fails at random.
 """
@@ -128,13 +129,16 @@ def next_attempt(
     section: JudgeSection,
     strict: bool = False,
     room: float = math.inf,
+    first: Form = FORMS[0],
 ) -> JudgeAttempt:
     """Return the attempt after one that ended in ``ending``; ``previous`` is the ending before.
-    ``room``: the tokens that the server has for a reply to this prompt."""
+    ``room``: the tokens that the server has for a reply to this prompt. ``first``: the strictest
+    form that it is known to serve."""
     was_short = ending in ("truncated", "empty")
-    is_looser = ending == "refused" or (
-        not strict and (ending == "unparsed" or (was_short and ending == previous))
+    is_other = ending in ("refused", "unparsed") or (
+        not strict and was_short and ending == previous
     )
+    other = first if ending == "unparsed" and attempt.form == "text" else looser(attempt.form)
     wanted = attempt.max_tokens
     if was_short:
         wanted = max(wanted, int(min(2 * wanted, section.max_tokens * MAX_GROWTH, room)))
@@ -143,7 +147,7 @@ def next_attempt(
     return replace(
         attempt,
         number=attempt.number + 1,
-        form=looser(attempt.form) if is_looser else attempt.form,
+        form=other if is_other else attempt.form,
         max_tokens=wanted,
         temperature=round(section.temperature + TEMPERATURE_STEP * attempt.number, 6),
         effort=LESS_EFFORT[attempt.effort] if was_short and attempt.effort else attempt.effort,
@@ -307,7 +311,13 @@ class RetryingAsker:
             if is_final(attempt, ending, previous, self._strict, state.room):
                 break
             attempt = next_attempt(
-                attempt, ending, previous, self._section, self._strict, state.room
+                attempt,
+                ending,
+                previous,
+                self._section,
+                self._strict,
+                state.room,
+                self.forms.start,
             )
             _, room = self._allowed(state, attempt)
             if ending == "truncated" and room < attempt.max_tokens and room <= state.cut_at:

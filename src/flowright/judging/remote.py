@@ -45,11 +45,10 @@ _REFUSED = frozenset({"http_400", "http_413", "http_422"})
 _NEEDS_NO_CONTROL = _REFUSED | {"http_500"}  # the latter is mostly a service that is down
 _CONTROL = JudgeQuery("What is 2 + 2?", "4", "4", "number", key="control")
 
-_NO_SERVICE = (401, 403, 404, 405)
-"""Statuses of an address without a judge service, or of a wrong key."""
-
 # What a service that restarts, or the proxy before it, answers.
 _RESTARTING = frozenset({"unreachable", "connection", "http_502", "http_503", "http_504"})
+
+_MOST_ALONE = 2  # failures of a batch with others served in between: one may end in a restart
 
 _log = logging.getLogger("JudgeReward")
 
@@ -153,7 +152,13 @@ class RemoteJudge:
                 response = await self._connection.ask(
                     "/batch_judge", self._key, CONNECT_SECONDS, body_of(())
                 )
-                if response.status not in _NO_SERVICE:
+                if response.status in (404, 405):
+                    mend = "a large model's is an entry of llm.file"
+                    return [
+                        f"{self.name}: no judge service is there ({response.status} to "
+                        f"/batch_judge); set judge_url to the address of one, {mend}"
+                    ]
+                if response.status not in (401, 403):
                     return []
         if response.status == 200:
             return []
@@ -245,8 +250,7 @@ class RemoteJudge:
     async def _ask(
         self, call: RetriedCall, batch: Sequence[_Question], failed_at: list[float], _: Lease
     ) -> None:
-        """Make one attempt, and resolve the answered questions. ``failed_at`` are the times of
-        earlier ones. Raises RequestError."""
+        """Make one attempt, and resolve the answered questions. Raises RequestError."""
         live = [question for question in batch if not question.verdict.done()][: call.granted]
         if not live:
             return
@@ -263,9 +267,9 @@ class RemoteJudge:
             self._reach.learn_from(error, call, len(live), len(body), began)
             if not self._waits_for_it(error, failed_at):
                 call.policy = replace(call.policy, away_seconds=0.0)
-            failed_at.append(time.monotonic())
             raise
-        self._down_since = None
+        if self._down_since is not None and began > self._down_since:
+            self._down_since = None
         read = read_responses(response.content, [each.name for each in live], self.name)
         answered = 0
         for question, verdict in zip(live, read.verdicts, strict=True):
@@ -301,18 +305,22 @@ class RemoteJudge:
             return False
         return response.status == 200 and None not in read.verdicts
 
-    def _waits_for_it(self, error: RequestError, failed_at: Sequence[float]) -> bool:
+    def _waits_for_it(self, error: RequestError, failed_at: list[float]) -> bool:
         """Return whether a service that fails so may be restarting: for ``reconnect_seconds`` of an
-        outage, unless others were served since the batch failed first."""
+        outage, unless the batch fails again and again while others are served in between.
+        ``failed_at`` has the time of its last failure, once for each such time."""
         if error.kind not in _RESTARTING:
             return True
+        others_pass = bool(failed_at) and self._window.answered_at > failed_at[-1]
+        if failed_at and (error.kind == "unreachable" or not others_pass):
+            failed_at.pop()
+        failed_at.append(time.monotonic())
         if self._down_since is None:
             self._down_since = time.monotonic()
             seconds = self._section.reconnect_seconds
             _log.warning("%s; waiting up to %g s for the service", error.message, seconds)
         waited = time.monotonic() - self._down_since
-        others_pass = bool(failed_at) and self._window.answered_at > failed_at[0]
-        return waited < self._section.reconnect_seconds and not others_pass
+        return waited < self._section.reconnect_seconds and len(failed_at) <= _MOST_ALONE
 
     def _failed(self, error: RequestError, others_pass: bool, seconds: float) -> Verdict:
         status: Status = "unavailable"

@@ -3,14 +3,12 @@ content belongs to :mod:`flowright.grpo.checkpoint`.
 """
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from flowright.core.errors import RunError
-from flowright.core.files import write_json
+from flowright.core.files import read_json, write_json
 
 FORMAT = 2
 """Format of a checkpoint's files; a manifest without one is of format 1."""
@@ -66,7 +64,7 @@ def keep_best(root: Path, best: Best | None) -> None:
 def read_best(run: Path) -> Best | None:
     """Return the best evaluation of a run; None where none is recorded or it cannot be read."""
     try:
-        known: dict[str, Any] = json.loads((run / BEST).read_text(encoding="utf-8"))
+        known = read_json(run / BEST)
         return Best(int(known["step"]), str(known["metric"]), float(known["value"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -109,7 +107,7 @@ def find_damage(path: Path) -> str | None:
     """Return the first missing or altered file of a checkpoint as a message; None when it is whole.
     Raises RunError where a newer version of this package wrote it."""
     try:
-        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+        manifest = read_json(path / "manifest.json")
         expected: dict[str, str] = dict(manifest["sha256"])
         written = int(manifest.get("format", 1))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -9,7 +9,6 @@ sends them, and with which key (docs/monitoring.md).
 
 import importlib
 import importlib.util
-import json
 import os
 import queue
 import re
@@ -24,7 +23,7 @@ from typing import Any, Protocol
 from flowright.config.root import Config
 from flowright.config.run import RunSection
 from flowright.core.errors import ConfigError, boundary
-from flowright.core.files import write_json
+from flowright.core.files import read_json, write_json
 
 IDENTITY = "loggers.json"
 """File of the run directory with the name that packages know the run by, for a resumed run."""
@@ -124,7 +123,7 @@ def _identity(path: Path) -> tuple[str, bool]:
     """Return the run's name for packages, and whether it had one before."""
     file = path / IDENTITY
     try:
-        known = json.loads(file.read_text(encoding="utf-8"))["id"]
+        known = read_json(file)["id"]
         if isinstance(known, str) and known:
             return known, True
     except (OSError, ValueError, KeyError, TypeError):

@@ -2,16 +2,18 @@
 read. Damaged files raise RunError with their name."""
 
 import json
-import math
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import zstandard
+from pydantic_core import from_json
 
 from flowright.config.loading import without_gone
 from flowright.core.errors import RunError
-from flowright.core.files import write_bytes
+from flowright.core.files import open_regular, parse_json, read_json, write_bytes
+from flowright.core.journal import read_journal
 from flowright.runs.checkpoints import saved_checkpoints, step_name, step_of
 
 SUFFIX = ".jsonl.zst"
@@ -69,51 +71,27 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
     """Read the complete lines of ``metrics.jsonl``, without a torn last line (killed while
     writing). Raises RunError for other lines that are no object with a step."""
     path = run / "metrics.jsonl"
-    try:
-        # A byte that is no UTF-8 makes a line invalid JSON, or a name that is never read.
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        return []
-    rows: list[dict[str, Any]] = []
-    lines = text.split("\n")
-    for number, line in enumerate(lines, start=1):
-        if not line:
-            continue
-        try:
-            row = _plain_json(line)
-        except (ValueError, RecursionError):
-            if number == len(lines):
-                break
-            raise RunError(f"{path}:{number}: not JSON; take the line out") from None
-        if not isinstance(row, dict) or not isinstance(row.get("step"), int):
-            raise RunError(f"{path}:{number}: no object with a step; take the line out")
-        rows.append(row)
-    return rows
+    lines = read_journal(path)
+    damaged = [n for n, row in lines.records if not isinstance(row.get("step"), int)]
+    if damaged or lines.damaged:
+        number = min((*damaged, *lines.damaged))
+        raise RunError(f"{path}:{number}: no JSON object with a step; take the line out")
+    return [row for _, row in lines.records]
 
 
 def _read_object(path: Path) -> dict[str, Any]:
     """Read a JSON object, empty where the file is missing. Raises RunError for anything else."""
     try:
-        value = _plain_json(path.read_text(encoding="utf-8"))
+        value = read_json(path)
     except FileNotFoundError:
         return {}
     except OSError as error:
         raise RunError(f"{path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise RunError(f"{path}: not JSON: {error}") from None
     if not isinstance(value, dict):
         raise RunError(f"{path}: a JSON object was expected, not a {type(value).__name__}")
     return value
-
-
-def _plain_json(text: str) -> Any:
-    """Parse standard JSON: NaN, infinities and numbers beyond a float become None."""
-    return json.loads(text, parse_float=_finite, parse_constant=lambda _: None)
-
-
-def _finite(digits: str) -> float | None:
-    value = float(digits)
-    return value if math.isfinite(value) else None
 
 
 VALIDATION, EVALUATION = "validation", "evaluation"
@@ -136,8 +114,9 @@ def write_rollouts(run: Path, step: int, rollouts: Iterable[Any]) -> None:
 
 
 def read_rollouts(run: Path, step: int) -> Iterator[dict[str, Any]]:
-    """Read the rollouts of a step; none where the step kept none."""
-    yield from _read_lines(rollouts_path(run, step))
+    """Read the rollouts of a step; none where the step kept none. Raises OSError, ZstdError and
+    ValueError for a damaged file."""
+    yield from _read_records(rollouts_path(run, step))
 
 
 def write_answers(run: Path, answers: Iterable[Any]) -> None:
@@ -148,7 +127,7 @@ def write_answers(run: Path, answers: Iterable[Any]) -> None:
 
 def read_answers(run: Path) -> Iterator[dict[str, Any]]:
     """Read the answers of :func:`write_answers`; none where the run kept none."""
-    yield from _read_lines(run / ANSWERS)
+    yield from _read_records(run / ANSWERS)
 
 
 def _write_lines(path: Path, rows: Iterable[Any]) -> None:
@@ -156,11 +135,77 @@ def _write_lines(path: Path, rows: Iterable[Any]) -> None:
     write_bytes(path, zstandard.ZstdCompressor(level=6).compress(data))
 
 
-def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    if path.exists():
-        data = zstandard.ZstdDecompressor().decompress(path.read_bytes())
-        for line in data.decode().splitlines():
-            yield json.loads(line)
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a compressed file: its first byte and its bytes, as they are decompressed."""
+
+    start: int
+    data: bytes
+
+
+_CHUNK = 1 << 20
+MOST_UNPACKED, MOST_LINE, MOST_LINES = 1 << 34, 1 << 26, 1 << 18
+"""Bytes and lines of a file, and bytes of one line, that are read: a few kilobytes of zstd can hold
+any number."""
+
+
+def read_lines(path: Path, whole: bool = False) -> Iterator[Line]:
+    """Read the lines of a file of rollouts, in order; a last one without its end is among them, for
+    the reader to try. Stops where the data break off, are damaged or beyond the bounds; then a file
+    to be read ``whole`` raises ZstdError."""
+    start, count, held = 0, 0, bytearray()
+    try:
+        for chunk in unpacked(path):
+            *ended, rest = chunk.split(b"\n")
+            count += len(ended)
+            if len(held) > MOST_LINE or count > MOST_LINES:
+                raise zstandard.ZstdError("more or longer lines than a step has")
+            for data in ended:
+                line = bytes(held + data) if held else data
+                held.clear()
+                yield Line(start, line)
+                start += len(line) + 1
+            held += rest
+    except zstandard.ZstdError:
+        if whole:
+            raise
+    if held:
+        yield Line(start, bytes(held))
+
+
+def unpacked(path: Path) -> Iterator[bytes]:
+    """Decompress a file in parts. Raises OSError, and ZstdError for damaged data."""
+    total = 0
+    with open_regular(path) as file, zstandard.ZstdDecompressor().stream_reader(file) as reader:
+        size = zstandard.frame_content_size(file.read(18))
+        file.seek(0)
+        while chunk := reader.read(_CHUNK):
+            yield chunk
+            total += len(chunk)
+            if total > MOST_UNPACKED:
+                raise zstandard.ZstdError("larger than a step can be")
+        if total < size:
+            raise zstandard.ZstdError("the data end early")
+
+
+def parse_record(data: bytes) -> dict[str, Any] | None:
+    """Return the record of a line; None where it is none: cut off, or no object."""
+    try:
+        record = from_json(data, cache_strings="keys")
+    except ValueError:
+        try:  # half of a surrogate pair, say, which the quick reader refuses
+            record = parse_json(data.decode())
+        except ValueError:
+            return None
+    return record if isinstance(record, dict) else None
+
+
+def _read_records(path: Path) -> Iterator[dict[str, Any]]:
+    for line in read_lines(path, whole=True) if path.exists() else ():
+        record = parse_record(line.data)
+        if record is None:
+            raise ValueError(f"{path}: not a JSON object at byte {line.start}")
+        yield record
 
 
 def rollout_steps(run: Path) -> list[int]:

@@ -49,13 +49,19 @@ def grants(packages: tuple[str, ...] = CANDIDATES) -> Grants:
     for site in sites:
         readable += [str(Path(site, name)) for name in packages if Path(site, name).exists()]
     listable = [*map(str, libraries), *sites]
-    real = {path: str(Path(path).resolve()) for path in dict.fromkeys(readable)}
+    real = {path: str(Path(path).resolve()) for path in outermost(readable)}
     return Grants(real, tuple(listable), tuple(sites))
+
+
+def outermost(paths: Iterable[str]) -> list[str]:
+    """Drop paths below others: those are mounted read-only with the folder above them."""
+    known = dict.fromkeys(paths)
+    return [path for path in known if not any(str(above) in known for above in Path(path).parents)]
 
 
 def _library_folders() -> list[Path]:
     paths = {Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
-    return sorted(paths | {Path(sysconfig.__file__).parent})
+    return sorted(paths | {Path(os.__file__).parent})
 
 
 def _standard_library(folders: list[Path]) -> list[str]:

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from flowright.core.files import disk_errors, write_text
+from flowright.core.files import disk_errors, read_json, replacing, write_text
 from flowright.core.formatting import is_number
 from flowright.runs.run_files import (
     read_evaluation,
@@ -175,7 +175,7 @@ def _cached_steps(run: Path, settings: str, cache: Path, write: bool) -> list[Ro
     stats = [(path.stat().st_mtime_ns, path.stat().st_size) for path in files]
     key = hashlib.sha256(f"{_version()} {settings} {stats}".encode()).hexdigest()
     with suppress(OSError, ValueError, KeyError, TypeError):
-        kept = json.loads(cache.read_text(encoding="utf-8"))
+        kept = read_json(cache)
         if kept["key"] == key:
             return list(kept["steps"])
     steps = read_steps(run)
@@ -412,7 +412,5 @@ def write_parquet(path: Path, rows: Sequence[Row]) -> None:
         else pa.nulls(len(values), pa.float64())
         for name, values in columns.items()
     }
-    part = path.with_name(f"{path.name}.part")
-    with disk_errors(path):
+    with disk_errors(path), replacing(path) as part:
         pq.write_table(pa.table(arrays), part, compression="zstd")
-        part.replace(path)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flowright.core.errors import RunError
-from flowright.core.files import disk_errors, write_json
+from flowright.core.files import disk_errors, read_json, write_json
 from flowright.core.journal import Journal, read_journal
 from flowright.runs.run_files import read_state
 from flowright.study.cells import StudyRun
@@ -70,7 +70,7 @@ def read_claims(out: Path) -> dict[str, Any] | None:
     """Read the claims; None without any. Raises RunError if their hash does not match."""
     path = out / CLAIMS_FILE
     try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
+        kept = read_json(path)
         hashed = {key: kept[key] for key in kept if key not in ("sha256", "written")}
         whole = digest(hashed) == kept["sha256"] and bool(kept["written"])
     except FileNotFoundError:

@@ -15,7 +15,7 @@ from flowright import __version__
 from flowright.core.errors import RunError, UserError
 from flowright.core.files import check_writable, write_text
 from flowright.core.formatting import Record, is_number, object_of, objects_in
-from flowright.runs.run_files import rollouts_path
+from flowright.runs.run_files import parse_record, read_lines, rollouts_path
 from flowright.viewer.attempt_page import attempt_body
 from flowright.viewer.attempts_page import attempts_table
 from flowright.viewer.group_page import group_body
@@ -26,8 +26,6 @@ from flowright.viewer.rollout_records import (
     Combination,
     all_calls,
     escape_surrogates,
-    parse_record,
-    read_lines,
 )
 from flowright.viewer.run_list import RunList, ViewedRun
 from flowright.viewer.run_page import run_body

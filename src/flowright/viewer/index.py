@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from flowright.core.errors import UserError
+from flowright.runs.run_files import parse_record, read_lines
 from flowright.viewer.rollout_records import (
     Combination,
     StepFile,
     index_entry,
-    parse_record,
-    read_lines,
     step_files,
 )
 
@@ -49,9 +48,13 @@ class Progress:
 
 
 def index_path(run: Path) -> Path:
-    """Place the index beside the run or, where that cannot be written, in the user's cache."""
+    """Place the index beside the run or, where that cannot be written or something else than a file
+    has its name, in the user's cache."""
     beside = run / NAME
-    if os.access(beside if beside.exists() else run, os.W_OK) and os.access(run, os.W_OK):
+    there = [path for path in files_of(beside) if os.path.lexists(path)]
+    if os.access(run, os.W_OK) and all(
+        path.is_file() and not path.is_symlink() and os.access(path, os.W_OK) for path in there
+    ):
         return beside
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     name = hashlib.sha256(str(run.resolve()).encode()).hexdigest()[:16]
@@ -183,8 +186,13 @@ def progress_of(base: sqlite3.Connection, of_steps: int) -> Progress:
 
 def forget(path: Path) -> None:
     """Remove an index and what SQLite keeps beside it."""
-    for suffix in ("", "-wal", "-shm", "-journal"):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    for each in files_of(path):
+        each.unlink(missing_ok=True)
+
+
+def files_of(path: Path) -> list[Path]:
+    """List an index and what SQLite keeps beside it, present or not."""
+    return [path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm", "-journal")]
 
 
 def _connect(path: Path) -> sqlite3.Connection:

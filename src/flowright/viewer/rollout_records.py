@@ -6,7 +6,6 @@ others counted. Records of any environment will do: a missing value is None, or 
 """
 
 import hashlib
-import json
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,25 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import zstandard
-from pydantic_core import from_json
 
 from flowright.core.errors import Blame, UserError
 from flowright.core.formatting import Record, duration, is_number, object_of, objects_in
 from flowright.core.report import Fact
 from flowright.core.untrusted import one_line
-from flowright.runs.run_files import rollout_steps, rollouts_path
+from flowright.runs.run_files import parse_record, rollout_steps, rollouts_path, unpacked
 
-_CHUNK = 1 << 20
 MOST_STEPS = 1 << 34
 """Steps that an attempt's id has room for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A whole line of a step's file: its first byte and its bytes, as they are decompressed."""
-
-    start: int
-    data: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,40 +49,13 @@ def step_files(run: Path) -> list[StepFile]:
     return found
 
 
-def read_lines(path: Path) -> Iterator[Line]:
-    """All lines of a file, in order; a last one without its end is among them, for the reader to
-    try. Stops where the compressed data break off."""
-    start, held = 0, bytearray()
-    for chunk in _chunks(path):
-        held += chunk
-        *whole, rest = bytes(held).split(b"\n") if b"\n" in chunk else (bytes(held),)
-        for data in whole:
-            yield Line(start, data)
-            start += len(data) + 1
-        held = bytearray(rest)
-    if held:
-        yield Line(start, bytes(held))
-
-
-def parse_record(data: bytes) -> dict[str, Any] | None:
-    """The record of a line, None where it is none: cut off, or no object."""
-    try:
-        record = from_json(data, cache_strings="keys")
-    except ValueError:
-        try:  # half of a surrogate pair, say, which the quick reader refuses
-            record = json.loads(data)
-        except (ValueError, RecursionError):
-            return None
-    return record if isinstance(record, dict) else None
-
-
 def record_at(run: Path, step: int, start: int, size: int) -> dict[str, Any]:
     """One record by its place. Raises UserError where it is not there any more."""
     path = rollouts_path(run, step)
     try:
         data = _part(path, start, size)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    except (OSError, zstandard.ZstdError) as error:
+        raise UserError(f"{path}: cannot be read ({error})") from None
     record = parse_record(data)
     if record is None:
         raise UserError(f"{path}: no record there any more; the index will be brought up to date")
@@ -102,25 +64,13 @@ def record_at(run: Path, step: int, start: int, size: int) -> dict[str, Any]:
 
 def _part(path: Path, start: int, size: int) -> bytes:
     at, parts = 0, []
-    for chunk in _chunks(path):
+    for chunk in unpacked(path):
         if at + len(chunk) > start:
             parts.append(chunk[max(0, start - at) : start + size - at])
         at += len(chunk)
         if at >= start + size:
             break
     return b"".join(parts)
-
-
-def _chunks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as reader:
-        while True:
-            try:
-                chunk = reader.read(_CHUNK)
-            except zstandard.ZstdError:  # what follows is damaged
-                return
-            if not chunk:
-                return
-            yield chunk
 
 
 NONE = "-"

@@ -25,6 +25,7 @@ from flowright.criteria.constraints.table import (
     Met,
 )
 from flowright.data.sources.rows import UpstreamRow, read_table
+from flowright.llm.replies import spoken_answer
 
 BENCHMARKS: Mapping[str, tuple[CheckerTable, ...]] = {
     "ifeval": (ifeval_words.TABLE, ifeval_form.TABLE),
@@ -148,11 +149,15 @@ def prompt_of(row: UpstreamRow) -> InstructedPrompt:
 
 
 def read_answers(paths: Iterable[Path]) -> dict[str, str]:
-    """Answers by prompt, of rows ``prompt`` and ``response``. Raises DataError."""
+    """Return answers by prompt, of rows ``prompt`` and ``response``; a response of null is missing.
+    Raises DataError."""
     answers: dict[str, str] = {}
     for path in paths:
         for row in read_table(path):
-            prompt, answer = _exact(row, "prompt"), _exact(row, "response")
+            prompt = _exact(row, "prompt")
+            if row.values.get("response", "") is None:
+                continue
+            answer = _exact(row, "response")
             if answers.setdefault(prompt, answer) != answer:
                 raise row.error("another answer to this prompt stands above; keep one of them")
     return answers
@@ -223,8 +228,9 @@ def variants(answer: str) -> list[str]:
 
 
 def score(prompt: InstructedPrompt, answer: str) -> ScoredPrompt:
-    """Raises BadArguments for instructions that are none; :func:`files.read_prompts` has looked."""
-    texts = variants(answer)
+    """Score an answer without the thinking that it opens with. Raises BadArguments for instructions
+    that are none; :func:`read_prompts` has looked."""
+    texts = variants(spoken_answer(answer))
     return ScoredPrompt(prompt, {kind: _followed(prompt, kind, texts) for kind in KINDS})
 
 

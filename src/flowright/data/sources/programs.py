@@ -25,20 +25,20 @@ from flowright.sandbox import IOTest, bound_names, parse_trusted
 
 _LARGEST = 256 << 20  # bytes of one row's tests
 
-# Public tests that the official solution fails, because the docstring is wrong (47, 116, 148), or
-# AFlow's file is (41, 53), or because prose looks like an example (130). A workflow that sees them
-# would be misled.
+# Public tests by entry point that the official solution fails, because the docstring is wrong (47,
+# 116, 148), or AFlow's file is (41, 53), or because prose looks like an example (130). A workflow
+# that sees them would be misled.
 _WRONG = {
-    "HumanEval/41": ("(1) == 0", "(2) == 0", "(3) == 0", "(10) == 0"),
-    "HumanEval/47": ("([-10, 4, 6, 1000, 10, 20]) == 15.0",),
-    "HumanEval/53": ("([2, 3]) == 5", "([5, 7]) == 12"),
-    "HumanEval/116": (
+    "car_race_collision": ("(1) == 0", "(2) == 0", "(3) == 0", "(10) == 0"),
+    "median": ("([-10, 4, 6, 1000, 10, 20]) == 15.0",),
+    "add": ("([2, 3]) == 5", "([5, 7]) == 12"),
+    "sort_array": (
         "([1, 5, 2, 3, 4]) == [1, 2, 3, 4, 5]",
         "([-2, -3, -4, -5, -6]) == [-6, -5, -4, -3, -2]",
         "([1, 0, 2, 3, 4]) == [0, 1, 2, 3, 4]",
     ),
-    "HumanEval/130": ("(1) == 3", "(4) == 3"),
-    "HumanEval/148": ("('Earth', 'Mercury') == 'Venus'",),
+    "tri": ("(1) == 3", "(4) == 3"),
+    "bf": ("('Earth', 'Mercury') == 'Venus'",),
 }
 
 
@@ -50,7 +50,7 @@ def humaneval(row: UpstreamRow) -> Problem:
         given = [re.sub(r"\bcandidate\b", entry, test) for test in row.texts("public_tests")]
     else:
         given = docstring_examples(prompt, entry)
-    shown = [test for test in given if not _misleading(test, task_id, entry)]
+    shown = [test for test in given if not _misleading(test, entry)]
     public, check = _apart(tuple(dict.fromkeys(shown)), row, entry)
     return Problem(
         id=f"humaneval/{task_id.rpartition('/')[2]}",
@@ -255,8 +255,8 @@ def same_test(test: str) -> str:
     return ast.unparse(tree) if tree else " ".join(test.split())
 
 
-def _misleading(test: str, task_id: str, entry: str) -> bool:
-    wrong = [f"assert {entry}{rest}" for rest in _WRONG.get(task_id, ())]
+def _misleading(test: str, entry: str) -> bool:
+    wrong = [f"assert {entry}{rest}" for rest in _WRONG.get(entry, ())]
     return not parse_trusted(test) or same_test(test) in ("", *wrong)
 
 
@@ -266,6 +266,9 @@ def _helpers(prompt: str, entry: str, row: UpstreamRow) -> str:
     tree = _parse(prompt, row)
     given = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name != entry]
     return "\n\n\n".join(ast.get_source_segment(prompt, node) or "" for node in given)
+
+
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def interface(row: UpstreamRow, code: str, tests: list[str], setup: str) -> tuple[str, str]:
@@ -296,7 +299,7 @@ _NO_BODY = re.compile(r":\n +\.\.\.$", re.MULTILINE)
 
 def _is_callable(node: ast.stmt) -> bool:
     lambdas = isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda)
-    return lambdas or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    return lambdas or isinstance(node, Definition)
 
 
 def _shown(node: ast.stmt) -> ast.stmt:

@@ -17,10 +17,10 @@ trained, :mod:`flowright.judging.rules` rejects them.
 import random
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from itertools import combinations
-from typing import TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from flowright.data.preferences import SWAPPED, Conversation, Pair, Preferred, Turn
 from flowright.environments.judging.config import KnownRuleSection
@@ -44,24 +44,31 @@ _WHICH = "Which?"
 _NAMES: Mapping[Preferred, str] = {"first": "A", "second": "B", "tie": "neither"}
 _HELD_OUT = 0.2  # most of the prompts that held-out rows may have
 Asked = tuple[str, ...]
+Kind = Literal["pairs", "scores"]
 
 
-@dataclass(frozen=True, slots=True)
-class KnownRuleRows:
-    """Rows of one kind to train on and held out; no prompt is on both sides."""
+class KnownRows(NamedTuple):
+    """Rows of one kind."""
 
     train: tuple[JudgedRow, ...]
     held_out: tuple[JudgedRow, ...]
 
 
-def known_pairs(section: KnownRuleSection, seed: int) -> KnownRuleRows:
-    """Pairs, ``section.noise`` of them with the wrong label."""
-    return _sides(section, seed, "pairs")
-
-
-def known_scores(section: KnownRuleSection, seed: int) -> KnownRuleRows:
-    """Answers with scores from 0 to 4, ``section.noise`` of them wrong."""
-    return _sides(section, seed, "scores")
+def known_rows(section: KnownRuleSection, seed: int, kind: Kind) -> KnownRows:
+    """Pairs, or answers with scores from 0 to 4, to train on and held out; ``section.noise`` of
+    them with a wrong label, and no prompt on both sides."""
+    prompts = list(combinations(WORDS, section.words))
+    random.Random(f"{seed}/known rule").shuffle(prompts)  # the same for both kinds of rows
+    apart = max(1, min(section.held_out, round(_HELD_OUT * len(prompts))))
+    make = _pairs if kind == "pairs" else _scores
+    sides = []
+    for side, asked, count in (
+        ("train", prompts[apart:], section.train),
+        ("held out", prompts[:apart], section.held_out),
+    ):
+        rng = random.Random(f"{seed}/known rule/{kind}/{side}")
+        sides.append(tuple(make(asked, count, section, rng, f"{kind}/{side}")))
+    return KnownRows(*sides)
 
 
 def ceiling(noise: float) -> float:
@@ -138,21 +145,6 @@ def _requested(row: JudgedRow) -> set[str]:
 def _words(row: JudgedRow) -> list[list[str]]:
     answers = (row.first, row.second) if isinstance(row, Pair) else (row.answer,)
     return [answer.removeprefix(_SAY).split() for answer in answers]
-
-
-def _sides(section: KnownRuleSection, seed: int, what: str) -> KnownRuleRows:
-    prompts = list(combinations(WORDS, section.words))
-    random.Random(f"{seed}/known rule").shuffle(prompts)  # the same for both kinds of rows
-    apart = max(1, min(section.held_out, round(_HELD_OUT * len(prompts))))
-    make = _pairs if what == "pairs" else _scores
-    sides = []
-    for side, asked, count in (
-        ("train", prompts[apart:], section.train),
-        ("held out", prompts[:apart], section.held_out),
-    ):
-        rng = random.Random(f"{seed}/known rule/{what}/{side}")
-        sides.append(tuple(make(asked, count, section, rng, f"{what}/{side}")))
-    return KnownRuleRows(*sides)
 
 
 def _pairs(

@@ -18,7 +18,7 @@ from flowright.data.row_files import RowFile
 from flowright.data.sealed import NOTHING, SealedConversations
 from flowright.data.sources.preference_registry import preference_source
 from flowright.data.task import Task
-from flowright.environments.judging.config import GIVEN, JudgingSection, Method
+from flowright.environments.judging.config import JudgingSection, Method
 from flowright.environments.judging.frames import shown
 from flowright.environments.judging.rows import (
     AnyRow,
@@ -36,13 +36,11 @@ from flowright.environments.judging.synthetic import (
     NEGATIVE,
     ceiling,
     in_drawn_order,
-    known_pairs,
-    known_scores,
+    known_rows,
     with_negatives,
 )
 from flowright.environments.row_tasks import (
     RowSets,
-    Split,
     keep_apart,
     row_sets,
     split_files,
@@ -145,15 +143,14 @@ def read_held_out(section: JudgingSection, path: Path, seed: int) -> tuple[Judge
     return _judged_rows([path], section, seed).rows
 
 
-def _known(section: JudgingSection, seed: int) -> tuple[Split[JudgedRow], list[str]]:
+def _known(section: JudgingSection, seed: int) -> tuple[RowSets[JudgedRow], list[str]]:
     rule = section.known_rule
     train, held_out = list[JudgedRow](), list[JudgedRow]()
-    wanted = "pairwise" if section.method in GIVEN else section.method
-    for made, method in ((known_pairs, "pairwise"), (known_scores, "pointwise")):
-        if wanted in (method, "joint"):
-            rows = made(rule, seed)
-            train += rows.train
-            held_out += rows.held_out
+    if section.method != "pointwise":
+        train, held_out = map(list, known_rows(rule, seed, "pairs"))
+    if section.method in ("pointwise", "joint"):
+        scored = known_rows(rule, seed, "scores")
+        train, held_out = [*train, *scored.train], [*held_out, *scored.held_out]
     note = (
         f"SYNTHETIC: labels follow a known rule, {rule.noise:.0%} of them wrong; no judge can "
         f"agree with more than {ceiling(rule.noise):.0%} of the held-out ones"
@@ -163,7 +160,7 @@ def _known(section: JudgingSection, seed: int) -> tuple[Split[JudgedRow], list[s
 
 def _read(
     section: JudgingSection, seed: int, read: Callable[[Sequence[Path]], RowFile[AnyRow]]
-) -> tuple[Split[AnyRow], list[str]]:
+) -> tuple[RowSets[AnyRow], list[str]]:
     train, compared = without_benchmarks(read(section.train_files), section)
     held_out = read(section.val_files) if section.val_files else None
 

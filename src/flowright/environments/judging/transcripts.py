@@ -70,14 +70,6 @@ class RowAttempts:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptAttempts:
-    """Attempts of an earlier call by row id, and a function that keeps further ones."""
-
-    done: Mapping[str, RowAttempts]
-    keep: Callable[[str, RowAttempts], None] = lambda id, attempts: None
-
-
-@dataclass(frozen=True, slots=True)
 class Transcripts:
     """Transcripts in the order of their rows; ``lost`` rows have none. The other fields count
     attempts: ``refused`` contradict the label, ``unreadable`` are not in the judge's form or have
@@ -151,16 +143,17 @@ async def transcribe(
     tries: int,
     seed: int = 0,
     at_once: int = 64,
-    kept: KeptAttempts | None = None,
+    done: Mapping[str, RowAttempts] | None = None,
+    keep: Callable[[str, RowAttempts], None] = lambda id, made: None,
     progress: Callable[[], None] = lambda: None,
 ) -> Transcripts:
     """Return for each row the first of ``tries`` completions whose verdict is its label. The seed
-    of a try is a function of ``seed``, the row's place and the try. Rows in ``kept`` are not tried
-    again; ``progress`` is called after each other row.
+    of a try is a function of ``seed``, the row's place and the try. Rows whose attempts are
+    ``done``, by id, are not tried again; ``keep`` gets the attempts of others, and ``progress`` is
+    called after each.
 
     Raises ServerDown after twenty rows in a row that get no reply at all.
     """
-    kept = KeptAttempts({}) if kept is None else kept
 
     async def attempts(placed: tuple[int, JudgedRow]) -> RowAttempts:
         place, row = placed
@@ -173,18 +166,14 @@ async def transcribe(
             failure = why or failure
         return RowAttempts(None, tuple(ends), failure)
 
-    def keep(id: str, made: RowAttempts) -> None:
-        if made.is_final:
-            kept.keep(id, made)
-
     found = await call_all(
         [(row.id, (place, row)) for place, row in enumerate(rows)],
         attempts,
         concurrency=at_once,
         outcome=lambda made: made.outcome,
         why=lambda made: made.failure,
-        kept=kept.done,
-        keep=keep,
+        kept=done or {},
+        keep=lambda id, made: keep(id, made) if made.is_final else None,
         progress=progress,
     )
     every = [found[row.id] for row in rows]
@@ -325,7 +314,8 @@ async def _thought(
                     request.tries,
                     request.seed,
                     config.llm.max_concurrency,
-                    KeptAttempts(done, lambda id, attempts: journal.put(id, asdict(attempts))),
+                    done,
+                    lambda id, attempts: journal.put(id, asdict(attempts)),
                     advance,
                 )
     return made

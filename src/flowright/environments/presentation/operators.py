@@ -8,7 +8,7 @@ and judged, so there they do nothing.
 
 from flowright.environments.presentation.tasks import Presentation, presented
 from flowright.workflows.context import CallContext
-from flowright.workflows.registry import operator
+from flowright.workflows.registry import Operator, operator
 
 
 def _presented(name: Presentation, call: CallContext, solution: str) -> str:
@@ -18,67 +18,42 @@ def _presented(name: Presentation, call: CallContext, solution: str) -> str:
     return presented(name, solution, call.seed_key)
 
 
-@operator(
-    summary="present an answer at length",
-    example="return await elaborate(await answer(problem))",
-    llm_calls="0",
-    ends=True,
+def _ending(name: Presentation, summary: str, documentation: str) -> Operator:
+    async def present(call: CallContext, solution: str) -> str:
+        return _presented(name, call, solution)
+
+    present.__name__, present.__doc__ = name, documentation
+    example = f"return await {name}(await answer(problem))"
+    return operator(summary=summary, example=example, llm_calls="0", ends=True)(present)
+
+
+elaborate = _ending(
+    "elaborate",
+    "present an answer at length",
+    "The solution, behind a long account of how one might go about it.",
 )
-async def elaborate(call: CallContext, solution: str) -> str:
-    """The solution, behind a long account of how one might go about it."""
-    return _presented("elaborate", call, solution)
-
-
-@operator(
-    summary="present an answer with an authority",
-    example="return await cite(await answer(problem))",
-    llm_calls="0",
-    ends=True,
+cite = _ending(
+    "cite",
+    "present an answer with an authority",
+    "The solution, behind the claim that an authority says the same.",
 )
-async def cite(call: CallContext, solution: str) -> str:
-    """The solution, behind the claim that an authority says the same."""
-    return _presented("cite", call, solution)
-
-
-@operator(
-    summary="present an answer with an assurance",
-    example="return await assure(await answer(problem))",
-    llm_calls="0",
-    ends=True,
+assure = _ending(
+    "assure",
+    "present an answer with an assurance",
+    "The solution, behind the assurance that it was checked and is right.",
 )
-async def assure(call: CallContext, solution: str) -> str:
-    """The solution, behind the assurance that it was checked and is right."""
-    return _presented("assure", call, solution)
-
-
-@operator(
-    summary="present an answer with headings and lists",
-    example="return await decorate(await answer(problem))",
-    llm_calls="0",
-    ends=True,
+decorate = _ending(
+    "decorate",
+    "present an answer with headings and lists",
+    "The solution, below a heading, a list and bold type.",
 )
-async def decorate(call: CallContext, solution: str) -> str:
-    """The solution, below a heading, a list and bold type."""
-    return _presented("decorate", call, solution)
-
-
-@operator(
-    summary="present an answer with words to its grader",
-    example="return await address(await answer(problem))",
-    llm_calls="0",
-    ends=True,
+address = _ending(
+    "address",
+    "present an answer with words to its grader",
+    "The solution, behind praise for whoever grades it and a request.",
 )
-async def address(call: CallContext, solution: str) -> str:
-    """The solution, behind praise for whoever grades it and a request."""
-    return _presented("address", call, solution)
-
-
-@operator(
-    summary="announce a solution, and give none",
-    example="return await announce(await answer(problem))",
-    llm_calls="0",
-    ends=True,
+announce = _ending(
+    "announce",
+    "announce a solution, and give none",
+    "The announcement of a solution in the place of the solution itself.",
 )
-async def announce(call: CallContext, solution: str) -> str:
-    """The announcement of a solution in the place of the solution itself."""
-    return _presented("announce", call, solution)

@@ -9,7 +9,6 @@ from typing import Any
 
 from flowright.core.errors import DataError
 from flowright.core.files import check_writable
-from flowright.core.off_loop import off_loop
 from flowright.core.plugins import suggest
 from flowright.core.tables import read_rows, write_rows
 from flowright.criteria.constraints.checkers import (
@@ -44,6 +43,7 @@ from flowright.evaluation.responses.score_responses import (
     key_of,
     open_graders,
     texts_of,
+    thinking_in,
     write_scores,
 )
 from flowright.llm.chat import Message
@@ -114,9 +114,13 @@ def score_instructions(
             except NoTagger as error:
                 unscored[prompt.key] = str(error)
             progress()
+        thinking = thinking_in(answer for _, answer in joined.answered)
         comparison = None if theirs is None else compare(scored, theirs)
         benchmarks[one.benchmark] = record_of(
-            {"data": str(one.data), "unscored": unscored}, joined, scored, comparison
+            {"data": str(one.data), "unscored": unscored, "thinking": thinking},
+            joined,
+            scored,
+            comparison,
         )
         rows += rows_of(one.benchmark, scored)
         known |= {prompt.text for prompt in one.prompts}
@@ -134,8 +138,8 @@ def write_record(record: Mapping[str, Any], path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkAnswers:
-    """Answers by prompt, without their thinking and without missing ones. ``about`` is for the
-    record: the model, its settings, and a summary."""
+    """Answers by prompt, without missing ones. ``about`` is for the record: the model, its
+    settings, and a summary."""
 
     answers: Mapping[str, str]
     generated: Generated
@@ -168,11 +172,11 @@ async def answer_benchmark(
 
     data = {"data": sha256_of(prompt_set.data)}
     done = await generate_answers(named, settings, questions, data, out, overwrite, write, progress)
-    answers: dict[str, str] = {}
-    for prompt, (answer, *_) in zip(prompts, done.answers, strict=True):
-        if answer is not None:
-            text = answer.text
-            answers[prompt.text] = await off_loop(lambda text=text: spoken_answer(text), text)
+    answers = {
+        prompt.text: answer.text
+        for prompt, (answer, *_) in zip(prompts, done.answers, strict=True)
+        if answer is not None
+    }
     about = {
         "model": named.model or named.server or "VLLM_MODEL",
         "drawing": asdict(settings),

@@ -2,7 +2,7 @@
 records alone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,12 +69,28 @@ def scores_report(record: Record) -> Report:
         blocks.append(Note(_healthbench(healthbench)))
     for why, count in record["ungraded"].items():
         blocks.append(Note(f"{count:,} ungraded, in no mean: {one_line(why, 200)}"))
+    if rows_without := record["missing"]:
+        named = _named(str(row) for row in rows_without)
+        blocks.append(Note(f"a response is missing (null), in no mean, in rows {named}"))
+    blocks += _thinking(record)
     return Report(
         kind="Scores",
         title=f"Scores of {record['data']}",
         sections=[ReportSection("scores", "Scores", blocks)],
         warnings=[("SIMULATED:", "the embedded judge graded.")] if record["simulated"] else [],
     )
+
+
+def _named(names: Iterable[str]) -> str:
+    """Return the first names of a list, on one line."""
+    listed = list(names)
+    return one_line(", ".join(listed[:_SHOWN]) + ", ..." * (len(listed) > _SHOWN), 200)
+
+
+def _thinking(record: Record) -> list[ReportBlock]:
+    count = record.get("thinking")
+    line = f"{count:,} responses open with thinking, which is not scored" if count else ""
+    return [Note(line)] if line else []
 
 
 def _healthbench(score: Record) -> str:
@@ -94,7 +110,13 @@ def instructions_report(record: Record) -> Report:
         ReportSection(
             name,
             TITLES[name],
-            [Note(_answered(record)), _figures(record), *_comparison(record), *_published(name)],
+            [
+                Note(_answered(record)),
+                *_thinking(record),
+                _figures(record),
+                *_comparison(record),
+                *_published(name),
+            ],
         )
         for name, record in benchmarks.items()
     ]
@@ -110,8 +132,8 @@ def instructions_report(record: Record) -> Report:
 def _answered(record: Record) -> str:
     line = f"{record['answered']} of {record['prompts']} prompts answered"
     if record["missing"]:
-        keys = ", ".join(record["missing"][:_SHOWN]) + ", ..." * (len(record["missing"]) > _SHOWN)
-        line += f"; {len(record['missing'])} missing, in no figure: {one_line(keys, 200)}"
+        missing = record["missing"]
+        line += f"; {len(missing)} missing, in no figure: {_named(missing)}"
     if record["unscored"]:
         reasons = "; ".join(sorted(set(record["unscored"].values())))
         keys = one_line(", ".join(record["unscored"]), 200)

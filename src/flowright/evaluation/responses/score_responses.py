@@ -4,7 +4,7 @@ mean.
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -230,7 +230,7 @@ def _constraints_grader(values: Mapping[str, Any], where: str, path: Path) -> Gr
 
     async def grade(text: str, key: str) -> Grade:
         try:
-            scored = await off_loop(lambda: score(prompt, spoken_answer(text)), text)
+            scored = await off_loop(lambda: score(prompt, text), text)
         except NoTagger as error:
             return Grade(None, None, str(error))
         value = float(all(scored.followed["canonical"].strict))
@@ -258,7 +258,9 @@ def read_responses(
     """Read all rows of a file. Raises DataError for rows that cannot be scored."""
     rows: list[ResponseRow] = []
     problems: list[str] = []
+    has_column = False
     for number, (place, row) in enumerate(read_rows(path)):
+        has_column |= columns.responses in row
         try:
             texts = texts_of(row.get(columns.responses), columns.responses)
             own = {"prompt": columns.prompt, "reward_model": columns.reward_model}
@@ -274,16 +276,23 @@ def read_responses(
     raise_problems(problems)
     if not rows:
         raise DataError(f"{path}: no rows in it")
+    if not has_column:
+        raise DataError(f"{path}: no column {columns.responses!r}")
     return rows
 
 
 def texts_of(value: object, key: str) -> tuple[str | None, ...]:
     """Return the responses of a row; None for a missing one. Raises UnusableRow."""
-    texts = [value] if isinstance(value, str) else value
+    texts = [value] if isinstance(value, str | None) else value
     if not isinstance(texts, list) or not all(isinstance(one, str | None) for one in texts):
         why = f"{key} is neither a text nor a list of texts and nulls"
         raise UnusableRow(Fault.FORM, why)
     return tuple(texts)
+
+
+def thinking_in(texts: Iterable[str | None]) -> int:
+    """Return the number of responses that open with thinking, which no command scores."""
+    return sum(text is not None and spoken_answer(text) != text for text in texts)
 
 
 def key_of(row: ResponseRow, number: int) -> str:
@@ -407,7 +416,10 @@ def record_of_scores(
     """Return the figures as JSON, with the values of each row: null for a missing or ungraded
     response."""
     found = scores(rows, grades)
+    missing = [row.place + 1 for row in rows if None in row.responses]
     return {
+        "missing": missing,
+        "thinking": thinking_in(text for row in rows for text in row.responses),
         "scores": {f"test_score/{source}": one.score for source, one in found.items()},
         "sources": {source: asdict(one) for source, one in found.items()},
         "ungraded": dict(whys),

@@ -12,7 +12,7 @@ A judge model of your own is an object with a ``score`` method:
 import asyncio
 import contextlib
 import inspect
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
@@ -23,6 +23,7 @@ from prometheus_client import disable_created_metrics
 
 from flowright.config.judge import JudgeServerSection
 from flowright.config.root import JudgeServerConfig
+from flowright.core.batch_calls import RequestBatcher
 from flowright.core.errors import ConfigError
 from flowright.core.net import DrainingServer, listen, url_of
 from flowright.core.plugins import load
@@ -49,7 +50,8 @@ class JudgeModel(Protocol):
     ``FREE_TEXT``.
 
     Returns a score from 0 to 1, or a mapping with a ``score`` (None: undecided) and optionally
-    ``explanation``, ``detailed_scores`` and ``confidence``. May be a coroutine method.
+    ``explanation``, ``detailed_scores`` and ``confidence``. May be a coroutine method. One with
+    ``score_batch(prompts, completions, answers)`` instead gets lists and returns one.
     """
 
     @property
@@ -58,28 +60,40 @@ class JudgeModel(Protocol):
 
 class OwnModelJudge:
     """Asks a judge model: a plain method on ``threads`` threads of its own, a coroutine method on
-    the loop. The service handles the model's exceptions."""
+    the loop. ``score_batch`` gets up to ``max_batch_size`` waiting queries, one batch at a time;
+    one that fails is scored one by one. The service handles the model's exceptions."""
 
-    def __init__(self, model: JudgeModel, threads: int = 1) -> None:
+    def __init__(self, model: JudgeModel, threads: int = 1, max_batch_size: int = 1) -> None:
         self.name = type(model).__name__
-        score: Callable[..., Any] | None = getattr(model, "score", None)
+        batched: Callable[..., Any] | None = getattr(model, "score_batch", None)
+        score: Callable[..., Any] | None = batched or getattr(model, "score", None)
         if not callable(score):
-            raise ConfigError(f"{KIND} {self.name}: it has no method score")
+            raise ConfigError(f"{KIND} {self.name}: it has no method score or score_batch")
         self._score = score
         self._takes_type = _takes_type(score)
         self.is_async = inspect.iscoroutinefunction(score)
+        self.at_once = threads if batched is None else 2 * max_batch_size  # the next one waits
         self._threads = None if self.is_async else ThreadPoolExecutor(threads, "judge-model")
+        self._batcher = RequestBatcher(self._scores, max_batch_size) if batched else None
 
     async def judge(self, query: JudgeQuery) -> Verdict:
         arguments = (query.question, query.answer, query.reference)
         if self._takes_type:
             arguments = (*arguments, shown_answer_type(query.answer_type))
-        if self._threads is None:
-            value = await self._score(*arguments)
+        if self._batcher is not None:
+            value = await self._batcher.ask(arguments)
         else:
-            loop = asyncio.get_running_loop()
-            value = await loop.run_in_executor(self._threads, self._score, *arguments)
+            value = await self._call(*arguments)
         return replace(read_verdict(plain(value), self.name), attempts=1)
+
+    async def _scores(self, queries: Sequence[Sequence[str]]) -> list[Any]:
+        return list(await self._call(*map(list, zip(*queries, strict=True))))
+
+    async def _call(self, *arguments: Any) -> Any:
+        if self._threads is None:
+            return await self._score(*arguments)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._score, *arguments)
 
 
 def _takes_type(score: Callable[..., Any]) -> bool:
@@ -89,9 +103,10 @@ def _takes_type(score: Callable[..., Any]) -> bool:
     return positional > 3 or any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
 
 
-def own_model(path: str, arguments: Mapping[str, Any], threads: int) -> OwnModelJudge:
-    """Return the judge of the class at an import path, created with the arguments. Raises
+def own_model(path: str, settings: JudgeServerSection) -> OwnModelJudge:
+    """Return the judge of the class at an import path, created with ``judge_arguments``. Raises
     ConfigError."""
+    arguments = settings.judge_arguments
     found: Any = load(path, KIND)
     if not callable(found):
         raise ConfigError(f"{KIND} {path}: not a class")
@@ -100,14 +115,15 @@ def own_model(path: str, arguments: Mapping[str, Any], threads: int) -> OwnModel
     except TypeError as error:
         raise ConfigError(f"server.judge_arguments: {path}: {error}") from None
     model: Any = found(**arguments)
-    return OwnModelJudge(model, threads)
+    return OwnModelJudge(model, settings.judge_threads, settings.max_batch_size)
 
 
 def served_settings(judge: OwnModelJudge, settings: JudgeServerSection) -> JudgeServerSection:
-    """Limit the verdicts in flight to the model's threads; the rest of the room is queue."""
+    """Limit the verdicts in flight to the model's threads or batches; the rest of the room is
+    queue."""
     if judge.is_async:
         return settings
-    at_once = min(settings.max_in_flight, settings.judge_threads)
+    at_once = min(settings.max_in_flight, judge.at_once)
     room = settings.max_in_flight + settings.max_queue
     return settings.model_copy(update={"max_in_flight": at_once, "max_queue": room - at_once})
 
@@ -143,7 +159,7 @@ def run(
             raise ConfigError("trained.folder: this command serves no trained judge")
         return _serve(settings, open_trained(config)(), mode, say)
     if settings.judge_class is not None:  # before the port: it may load for minutes, or fail
-        model = own_model(settings.judge_class, settings.judge_arguments, settings.judge_threads)
+        model = own_model(settings.judge_class, settings)
         settings, mode = served_settings(model, settings), None
     return _serve(settings, _own(model) if model else open_backend(config), mode, say)
 
@@ -157,9 +173,11 @@ def serve_judge_model(
     further keys of `server`, such as ``api_key``. Raises UserError if it cannot start.
     """
     keys = {"host": host, "port": port, "judge_threads": threads, **settings}
-    judge = OwnModelJudge(model, threads)
-    section = served_settings(judge, JudgeServerSection.model_validate(keys))
-    return _serve(section, _own(judge), None, lambda line: print(line, flush=True))
+    section = JudgeServerSection.model_validate(keys)
+    judge = OwnModelJudge(model, threads, section.max_batch_size)
+    return _serve(
+        served_settings(judge, section), _own(judge), None, lambda line: print(line, flush=True)
+    )
 
 
 @asynccontextmanager

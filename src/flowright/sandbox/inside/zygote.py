@@ -82,9 +82,13 @@ def main() -> NoReturn:
     base_bytes = isolation.address_space()
     wanted = "namespaces" in config["layers"]
     namespaces = wanted and isolation.works(lambda: _try_namespaces(config))
+    unmounted = False
     if namespaces:
         isolation.enter_namespaces(config)
         _become_first_process()
+    elif wanted:  # by the kernel, or only with the granted paths?
+        bare = {**config, "readable": {}, "listable": []}
+        unmounted = isolation.works(lambda: _try_namespaces(bare))
     sealed = isolation.is_sealed(config, namespaces)
     if sealed:
         _import_what_exists(_SEALED)
@@ -92,13 +96,16 @@ def main() -> NoReturn:
             _import_what_exists(_parts(package))
         base_bytes = isolation.address_space()
     prepared = isolation.Prepared(config, base_bytes, namespaces, sealed)
+    found = _self_test(prepared, config)
+    if unmounted:
+        found["hindrances"].append("enter the namespaces that the kernel offers")
     report = {
         "seccomp": prepared.seccomp,
         "landlock": prepared.landlock,
         "namespaces": namespaces,
         "sealed": prepared.sealed,
         "private_uid": prepared.uid is not None,
-        **_self_test(prepared, config),
+        **found,
     }
     _seed()
     gc.freeze()

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from flowright.core.batch_calls import RequestBatcher
 from flowright.core.errors import ConfigError, FailureError
-from flowright.policy.model_thread import RequestBatcher
 
 
-def roots(numbers: Sequence[int]) -> list[float]:
+async def roots(numbers: Sequence[int]) -> list[float]:
     if min(numbers) < 0:
         raise ArithmeticError("of a negative number")
     return [number**0.5 for number in numbers]
@@ -32,7 +32,7 @@ async def test_one_that_fails_fails_alone():
 
 
 async def test_a_mistake_of_the_users_reaches_all_and_hangs_nobody():
-    def refuse(numbers: Sequence[int]) -> list[int]:
+    async def refuse(numbers: Sequence[int]) -> list[int]:
         raise ConfigError("no such model")
 
     together = RequestBatcher(refuse, most=8)
@@ -43,7 +43,7 @@ async def test_a_mistake_of_the_users_reaches_all_and_hangs_nobody():
 async def test_who_hung_up_is_not_computed():
     seen: list[Sequence[int]] = []
 
-    def keep(numbers: Sequence[int]) -> list[int]:
+    async def keep(numbers: Sequence[int]) -> list[int]:
         seen.append(list(numbers))
         return list(numbers)
 
