@@ -268,24 +268,28 @@ def _helpers(prompt: str, entry: str, row: UpstreamRow) -> str:
     return "\n\n\n".join(ast.get_source_segment(prompt, node) or "" for node in given)
 
 
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
 def interface(row: UpstreamRow, code: str, tests: list[str], setup: str) -> tuple[str, str]:
-    """The name of the function that all tests call, and the first lines of everything that the
-    tests take from the solution: some need a class as well."""
+    """The name of the function that all tests call, else the class, and the first lines of
+    everything that the tests take from the solution: some need a class as well."""
     tree = _parse(code, row)
-    defined = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+    defined = {node.name: node for node in tree.body if isinstance(node, Definition)}
     called = [_calls(_parse(test, row)) & set(defined) for test in tests]
-    functions = [n for n in defined.values() if isinstance(n, ast.FunctionDef)]
-    entries = [n.name for n in functions if all(n.name in names for names in called)]
+    functions_first = sorted(defined.values(), key=lambda node: isinstance(node, ast.ClassDef))
+    entries = [n.name for n in functions_first if all(n.name in names for names in called)]
     if not entries:
         raise row.error("no function of the reference is called by all tests")
     wanted = set().union(*called) | _calls(_parse(setup, row)) & set(defined)
     return entries[0], "\n\n".join(_stub(defined[name]) for name in defined if name in wanted)
 
 
-def _stub(node: ast.FunctionDef | ast.ClassDef) -> str:
-    if isinstance(node, ast.FunctionDef):
-        return f"def {node.name}({ast.unparse(node.args)}):"
-    methods = [n for n in node.body if isinstance(n, ast.FunctionDef)]
+def _stub(node: Definition) -> str:
+    if not isinstance(node, ast.ClassDef):
+        prefix = "async " * isinstance(node, ast.AsyncFunctionDef)
+        return f"{prefix}def {node.name}({ast.unparse(node.args)}):"
+    methods = [n for n in node.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
     return "\n".join([f"class {node.name}:", *(f"    {_stub(method)}" for method in methods)])
 
 
