@@ -88,6 +88,7 @@ async def check_servers(config: Config) -> str:
         problems = await models.check(budgets(config))
         shown = {
             name: f"{name} at {', '.join(client.entry.base_urls)}"
+            + " (simulated)" * client.simulated
             for name, client in models.clients.items()
         }
         if not problems:
