@@ -30,6 +30,7 @@ from flowright.grading import (
     compare,
     formulas,
     numbers,
+    statements,
     text as answers,
     units,
     votes,
@@ -129,7 +130,8 @@ def _votes(kind: Kind, choices: tuple[tuple[str, str], ...] = ()) -> Callable[[s
 
 
 CACHED = (
-    answers.extract_answer, answers.tokens, answers._spans, numbers.lone_number,
+    statements.extract_answer, answers.normalise, answers.tokens, answers._spans,
+    numbers.stated_number,
     language.parse, language.nodes, constraint_language.sentences, constraint_language._detect,
 )  # fmt: skip
 """Emptied before each call."""
@@ -227,14 +229,22 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     "flowright.judging.rules:gate": lambda text: rules.gate(_query(text)),
     "flowright.judging.rules:bare": rules.bare,
     "flowright.judging.schemas:folded": schemas.folded,
-    "flowright.judging.schemas:normalised": lambda text: schemas.normalised("NFC", text),
     "flowright.judging.schemas:plain_forms": schemas.plain_forms,
     "flowright.judging.schemas:TRUTH": lambda text: [s.read(text) for s in (TRUTH, GRADE, BETTER)],
     "flowright.judging.prompts:Block": lambda text: prompts.Question(
         (prompts.Block("FINAL ANSWER", text),), tuple(FIELDS)
     ).messages("text"),
     "flowright.judging.rules:decide": lambda text: rules._compared(_query(text), text, True),
-    "flowright.grading.text:extract_answer": answers.extract_answer,
+    "flowright.grading.statements:extract_answer": statements.extract_answer,
+    "flowright.grading.statements:claims": statements.claims,
+    "flowright.grading.statements:opening": statements.opening,
+    "flowright.grading.statements:without_lead": statements.without_lead,
+    "flowright.grading.text:normalise": answers.normalise,
+    "flowright.grading.text:normalised": lambda text: answers.normalised("NFC", text),
+    "flowright.grading.numbers:stated_number": numbers.stated_number,
+    "flowright.grading.formulas:stated_formula": formulas.stated_formula,
+    "flowright.grading.formulas:as_text": formulas.as_text,
+    "flowright.grading.formulas:can_be_read": formulas.can_be_read,
     "flowright.grading.text:bare": answers.bare,
     "flowright.grading.text:tokens": answers.tokens,
     "flowright.grading.text:exact_match": lambda text: answers.exact_match(text, f"{text}x"),
@@ -247,12 +257,15 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     "flowright.grading.compare:is_words": compare.is_words,
     "flowright.grading.compare:label_of": lambda text: compare.label_of(text, text, CHOICES),
     "flowright.grading.units:conversion": lambda text: units.conversion(f"3 {text}", "3 km"),
-    "flowright.grading.text:predicate": lambda text: [
-        answers.predicate(answer) for answer in (text, f"The {text}", f"a{text}, so it is {text}")
+    "flowright.grading.statements:predicate": lambda text: [
+        statements.predicate(answer)
+        for answer in (text, f"The {text}", f"a{text}, so it is {text}")
     ],
     "flowright.grading.text:same_words": lambda text: answers.same_words(text, f"in {text}"),
-    "flowright.grading.text:closed_answer": lambda text: answers.closed_answer(f"Yes, {text}"),
-    "flowright.grading.text:states_no_answer": answers.states_no_answer,
+    "flowright.grading.statements:closed_answer": lambda text: statements.closed_answer(
+        f"Yes, {text}"
+    ),
+    "flowright.grading.statements:states_no_answer": statements.states_no_answer,
     "flowright.grading.formulas:as_pair": lambda text: formulas.as_pair(f"x = {text}", text),
     "flowright.grading.numbers:with_other_marks": numbers.with_other_marks,
     "flowright.grading.numbers:conclusion": numbers.conclusion,

@@ -29,8 +29,15 @@ from flowright.core.errors import RunError
 from flowright.policy.lora import LoraLinear
 from flowright.policy.model import Policy, load_policy
 from flowright.policy.tiny import SPECIAL, train_tokenizer
-from flowright.policy.vllm.probe import QUESTIONS, Known, learner_scores, probe_texts
-from flowright.policy.vllm.proof import Evidence, Sums, prove_adapter
+from flowright.policy.vllm.proof import (
+    QUESTIONS,
+    Evidence,
+    Known,
+    Sums,
+    learner_scores,
+    probe_texts,
+    prove_adapter,
+)
 
 SHAPE = {
     "vocab_size": 256 + len(SPECIAL),

@@ -17,8 +17,8 @@ import pytest
 
 from flowright.core.errors import FailureError
 from flowright.core.off_loop import MOST_CHARS, off_loop
+from flowright.grading import text as answers
 from flowright.grading.votes import groups
-from flowright.judging import schemas
 from flowright.llm.wire import MalformedReply, decode_reply
 from flowright.workflows.language import parse
 from flowright.workflows.operators import MAX_SOLUTIONS
@@ -135,11 +135,11 @@ def test_marks_are_put_in_order_by_thirties(form: Literal["NFC", "NFKC"]) -> Non
     length, which takes quadratic time."""
     for mark in map(chr, range(sys.maxunicode + 1)):
         if unicodedata.combining(unicodedata.normalize("NFKD", mark)[0]):
-            assert schemas._MARKS.fullmatch(mark * 30), hex(ord(mark))
+            assert answers._MARKS.fullmatch(mark * 30), hex(ord(mark))
     text = "a" + "\u0301\u0316" * 10 + "é"
-    assert schemas.normalised(form, text) == unicodedata.normalize(form, text)
+    assert answers.normalised(form, text) == unicodedata.normalize(form, text)
     long = "a" + "\u0301\u0316" * 20
-    assert schemas.normalised(form, long) != unicodedata.normalize(form, long)
+    assert answers.normalised(form, long) != unicodedata.normalize(form, long)
 
 
 def test_a_program_of_marks_is_not_parsed() -> None:

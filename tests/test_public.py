@@ -70,7 +70,7 @@ def test_the_way_to_the_loss_is_six_files_and_their_functions():
     steps = re.findall(r"^\d\. `([\w./]+\.py)`: (.*?)(?=^\d\. |\Z)", told, re.MULTILINE | re.DOTALL)
     assert 0 < len(steps) <= 6 and len({path for path, _ in steps}) == len(steps)
     assert (steps[0][0], steps[-1][0]) == (
-        "src/flowright/cli/training.py",
+        "src/flowright/cli/runs.py",
         "src/flowright/grpo/objectives.py",
     )
     for path, text in steps:

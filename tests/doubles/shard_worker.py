@@ -32,7 +32,7 @@ from flowright.grpo.learner import Learner
 from flowright.grpo.ranks import ONE, Ranks, open_ranks, peers_of_passes
 from flowright.grpo.selfcheck import check_sharing
 from flowright.policy.model import Policy, shard
-from flowright.policy.vllm.probe import learner_scores
+from flowright.policy.vllm.proof import learner_scores
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from flowright.environments.registry import make_config
 from flowright.environments.rollout import UNSCORED, Rollout
 from flowright.environments.workflow.config import WorkflowConfig
 from flowright.environments.workflow.reward import WorkflowDetails
-from flowright.grading.text import extract_answer
+from flowright.grading.statements import extract_answer
 from flowright.policy.sampling import Sample
 from flowright.simulation.assessor import trigger
 from flowright.workflows.context import CallContext

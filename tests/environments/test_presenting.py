@@ -19,7 +19,7 @@ from flowright.environments.presentation.tasks import (
     read_choice,
     with_answer_line,
 )
-from flowright.grading.text import extract_answer
+from flowright.grading.statements import extract_answer
 from flowright.simulation.assessor import BIASES, trigger
 from flowright.simulation.values import ends_in
 

@@ -8,7 +8,7 @@ from hypothesis import assume, given, strategies as st
 
 from flowright.grading.choices import chosen_label, same_date
 from flowright.grading.compare import compare
-from flowright.grading.text import closed_answer, predicate
+from flowright.grading.statements import closed_answer, predicate
 from flowright.grading.units import conversion
 from flowright.grading.votes import groups
 

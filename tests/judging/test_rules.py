@@ -136,7 +136,7 @@ CHOICES = "Which one is a metal?\n\nA. oxygen\nB. iron\nC. helium"
         ("math_expression", "Q", "42", "42", True),
         ("math_expression", "Q", "The total is $1,080.", "1080", True),
         ("math_expression", "Q", "#### 18", "18", True),
-        ("math_expression", "Q", "First 3, then 15, so 18", "18", True),
+        ("math_expression", "Q", "First 3, then 15, so 18", "18", None),  # more than an answer
         ("math_expression", "Q", "18 or 19", "18", False),
         ("math_expression", "Q", "-5", "5", False),
         ("math_expression", "Q", "9" * 400, "9", False),
@@ -170,7 +170,10 @@ CHOICES = "Which one is a metal?\n\nA. oxygen\nB. iron\nC. helium"
         ("number", "Q", "It is 42.", "42", True),
         ("number", "Q", "It is 41.", "42", False),
         ("multiple_choice", CHOICES, "(B)", "B", True),
-        ("multiple_choice", "Iron (A) or gold (B)?", "B", "B", None),  # its choices are not found
+        ("multiple_choice", "Iron (A) or gold (B)?", "B", "B", True),
+        ("multiple_choice", "Iron (A) or gold (B)?", "(A)", "B", False),
+        ("multiple_choice", "Iron (A) or gold (B)?", "The answer is B.", "B", True),
+        ("multiple_choice", "Iron (A) or gold (B)?", "gold", "B", None),  # choices are not found
         ("free_text", "Q", "Paris.", "Paris", True),
         ("free_text", "Q", "Rome", "Paris", False),
         ("free_text", "Q", "so " * 13, "so " * 13, None),  # too long to be repeated to the word

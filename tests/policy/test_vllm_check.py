@@ -13,7 +13,7 @@ from vllm_double import BASE, VllmDouble, configured, error
 
 from flowright.config.policy import LoraSection
 from flowright.policy.tuning import ADAPTER_FILE, CONFIG_FILE
-from flowright.policy.vllm.probe import zero_adapter
+from flowright.policy.vllm.proof import zero_adapter
 from flowright.policy.vllm.server import check_servers
 
 

@@ -6,15 +6,17 @@ from tiny_policy import shake, tiny_policy, whole_logits
 from torch import Tensor
 
 from flowright.core.errors import RunError
-from flowright.policy.vllm.probe import Known, learner_scores, probe_texts
 from flowright.policy.vllm.proof import (
     LARGEST_ERROR,
     ROUNDING,
     Evidence,
+    Known,
     Proof,
     Share,
     Sums,
     consistent,
+    learner_scores,
+    probe_texts,
     prove_adapter,
     prove_base,
     prove_trial,

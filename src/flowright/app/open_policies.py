@@ -23,7 +23,7 @@ from flowright.policy.memory import wave_tokens
 from flowright.policy.model import Policy, choose_device, load_policy, shard
 from flowright.policy.sampling import Sampler, Tokenizer, render, template_ids, template_text
 from flowright.policy.tiny import Example, tiny_checkpoint
-from flowright.policy.vllm.probe import zero_adapter
+from flowright.policy.vllm.proof import zero_adapter
 from flowright.policy.vllm.sampler import VllmSampler
 from flowright.policy.vllm.server import check_servers
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flowright import __version__
-from flowright.cli import datasets, instructions, judges, runs, serving, training, training_files
+from flowright.cli import datasets, instructions, judges, runs, serving, training_files
 from flowright.core.command_line import run_command
 from flowright.core.plugins import suggest
 
@@ -37,10 +37,10 @@ class Command:
 
 
 COMMANDS: Mapping[str, Command] = {
-    "train": Command(training.train, training.add_train_options),
-    "evaluate": Command(training.evaluate, training.add_evaluate_options),
-    "warm-start": Command(training.warm_start, training.add_warm_start_options),
-    "export": Command(training.export, training.add_export_options),
+    "train": Command(runs.train, runs.add_train_options),
+    "evaluate": Command(runs.evaluate, runs.add_evaluate_options),
+    "warm-start": Command(runs.warm_start, runs.add_warm_start_options),
+    "export": Command(runs.export, runs.add_export_options),
     "monitor": Command(runs.monitor, runs.add_monitor_options, signals=False),
     "view": Command(runs.view, runs.add_view_options, signals=False),
     "report": Command(runs.report, runs.add_run_options),

@@ -291,7 +291,7 @@ def _proven(own: "list[OwnProblem]") -> "tuple[list[OwnProblem], list[str]]":
 def _parse_fields(arguments: Sequence[str]) -> dict[str, str]:
     from flowright.core.errors import UserError
     from flowright.core.plugins import suggest
-    from flowright.data.own import NAMES
+    from flowright.data.own_columns import NAMES
 
     pairs = [argument.partition("=") for argument in arguments]
     problems = [

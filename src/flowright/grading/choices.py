@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 
-from flowright.grading.text import bare, exact_match, tokens
+from flowright.grading.text import bare, exact_match, normalise, tokens
 
 Choices = Sequence[tuple[str, str]]
 
 _NAMED = r"(?:(?:option|choice|answer)\s+)?[(\[]?([A-Z0-9])[)\]]?"
 _LABEL = re.compile(rf"{_NAMED}\s*[.:)]?", re.IGNORECASE)
 _LABELLED = re.compile(
-    rf"{_NAMED}(?:[.:,]?\s+[-‐-―−]+\s+|[).:,]{{1,2}}\s+|\s+(?=because\b|since\b))(\S.*)",
+    rf"{_NAMED}(?:[.:,]?\s+-+\s+|[).:,]{{1,2}}\s+|\s+(?=because\b|since\b))(\S.*)",
     re.IGNORECASE | re.DOTALL,
 )
 _MARKS = re.compile(r"\\(?:text|textbf|mathbf|mathrm)\s?\{([^{}]{0,500})\}|[*_`$]")
 _TAKEN_BACK = re.compile(
-    r"\b(?:wrong|incorrect|false|maybe|perhaps|possibly|either|both|isn't|actually)\b",
+    r"\b(?:wrong|incorrect|false|maybe|perhaps|possibly|either|both|isn't|actually|unlikely|doubt\w*|guess\w*|untrue)\b|\?\s*$",
     re.IGNORECASE,
 )
 _DENIAL = {"not", "or", "no", "nor"}
@@ -34,7 +34,7 @@ def chosen_label(answer: str, choices: Choices) -> str | None:
     labels = {label.upper(): label for label, _ in choices}
     if len(answer) > _LONGEST:
         return None
-    answer = bare(_MARKS.sub(lambda mark: mark[1] or "", answer))
+    answer = bare(_MARKS.sub(lambda mark: mark[1] or "", normalise(answer)))
     alone = _LABEL.fullmatch(answer)
     if alone and alone[1].upper() in labels:
         return labels[alone[1].upper()]

@@ -5,6 +5,8 @@ each other. Pure functions. Expressions that would have to be evaluated are left
 (``correct=None``) for a caller with a sandbox.
 """
 
+import ast
+import operator
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,17 +14,28 @@ from fractions import Fraction
 
 from flowright.data.task import Kind
 from flowright.grading.choices import Choices, chosen_label, same_date
-from flowright.grading.formulas import is_formula
-from flowright.grading.numbers import Quantity, conclusion, lone_number, spelled, with_other_marks
-from flowright.grading.text import (
-    closed_answer,
-    exact_match,
-    extract_answer,
-    predicate,
-    same_spans,
-    same_words,
-    states_no_answer,
+from flowright.grading.formulas import as_text, can_be_read, is_formula, stated_formula
+from flowright.grading.numbers import (
+    Quantity,
+    conclusion,
+    lone_number,
+    spelled,
+    stated_number,
+    with_other_marks,
 )
+from flowright.grading.statements import (
+    CONDITION,
+    DOUBT,
+    LEAD_IN,
+    claims,
+    closed_answer,
+    extract_answer,
+    opening,
+    predicate,
+    states_no_answer,
+    without_lead,
+)
+from flowright.grading.text import bare, exact_match, normalise, same_spans, same_words, tokens
 from flowright.grading.units import conversion
 from flowright.llm.replies import spoken_answer
 
@@ -36,8 +49,9 @@ _Found = tuple[bool | None, str, str, bool]
 class AnswerComparison:
     """``correct`` is None where a computer algebra system has to decide between ``final``, the
     answer without its lead-in, and one of ``expected``. ``method`` names the deciding rule. It is
-    not ``certain`` where the rule is a convention rather than the text itself: ``3%`` for 3, the
-    last number of a sentence that hedges it. A check has to decide then, a stand-in does not."""
+    not ``certain`` where the answer is not stated as such and as no more: a number in a sentence
+    about something, a hedge, a text that holds the expected one. A check has to decide then, and
+    takes no hedge for right; a stand-in does not."""
 
     correct: bool | None
     method: str
@@ -46,28 +60,50 @@ class AnswerComparison:
     certain: bool = True
 
 
+def asks_percent(question: str) -> bool:
+    """Return whether a question asks for a percentage, so that ``6%`` may stand for 6."""
+    return _PERCENT.search(question) is not None
+
+
+_PERCENT = re.compile(r"percent|per cent|%", re.IGNORECASE)
+
+
 def compare(
-    expected: Sequence[str], answer: str, kind: Kind, choices: Choices = ()
+    expected: Sequence[str],
+    answer: str,
+    kind: Kind,
+    choices: Choices = (),
+    *,
+    is_percent: bool = False,
 ) -> AnswerComparison:
     """Compare a solver's ``answer`` with the ``expected`` ones, for a task of mathematics or a
     question. With ``choices`` the first of ``expected`` is the label of the right one. Thinking at
-    the start of the answer does not count."""
-    answer = spoken_answer(answer)
+    the start of the answer does not count. ``is_percent``: the task asks for a percentage."""
+    answer = normalise(spoken_answer(answer))
+    expected = tuple(map(normalise, expected))
     final = extract_answer(answer)
     if not answer.strip():
-        return AnswerComparison(False, "empty", final, tuple(expected))
+        return AnswerComparison(False, "empty", final, expected)
     if choices:
         label = label_of(answer, final, choices)
         method = "choice" if label else "no_choice"
         return AnswerComparison(
             label == expected[0], method, label or answer[-200:], (expected[0],)
         )
+    readings = claims(final)
+    if (
+        readings
+        and (first := opening(final))
+        and bare(answer.rstrip().rpartition("\n")[2]) != final
+    ):
+        readings.append(first)  # "The answer is 8. I hope that this helps."
     found: list[tuple[str, _Found]] = []
     for reference in expected:
         same = _same_value if kind == "math" else _same_text
-        # "the slate was wiped clean" may be what is expected, or a statement about the slate.
-        read = [same(text, answer, reference) for text in dict.fromkeys((final, predicate(final)))]
-        one = next((each for each in read if each[0]), read[-1])
+        one = same(final, answer, readings, reference)
+        if one[1] == "percent":
+            is_meant = is_percent or (lone_number(reference) or _NOTHING).percent
+            one = (bool(one[0]) and is_meant, "percent", one[2], is_percent)
         if one[0]:
             return AnswerComparison(True, one[1], one[2], (reference,), one[3])
         found.append((reference, one))
@@ -76,7 +112,10 @@ def compare(
         references = tuple(reference for reference, _ in open_ones)
         return AnswerComparison(None, "math_verify", open_ones[0][1][2], references)
     certain = all(one[3] for _, one in found)
-    return AnswerComparison(False, found[-1][1][1], final, tuple(expected), certain)
+    return AnswerComparison(False, found[-1][1][1], final, expected, certain)
+
+
+_NOTHING = Quantity(Fraction(0))
 
 
 def label_of(answer: str, final: str, choices: Choices) -> str | None:
@@ -84,13 +123,16 @@ def label_of(answer: str, final: str, choices: Choices) -> str | None:
     return next(filter(None, read), None)
 
 
-def _same_value(final: str, answer: str, reference: str) -> _Found:
+# --- mathematics ----------------------------------------------------------------------------------
+
+
+def _same_value(final: str, answer: str, readings: Sequence[str], reference: str) -> _Found:
     """A number against a number, words against words; formulas are left open."""
     if _unspaced(final) == _unspaced(reference):
         return True, "identical", final, True
     expected = lone_number(reference)
     if expected is not None:
-        return _same_number(final, expected, reference)
+        return _same_number(final, readings, expected, reference)
     plain = [_TEXT.sub(r"\1", text).strip("$ ") for text in (final, reference)]
     based = _BASE.fullmatch(_unspaced(plain[1]))
     if based is not None:
@@ -106,37 +148,57 @@ def _same_value(final: str, answer: str, reference: str) -> _Found:
         same = sorted(_LETTER.findall(plain[0])) == sorted(_LETTER.findall(plain[1]))
         return labels is not None and same, "spans", final, True
     if is_words(reference):
-        return _same_phrase(plain[0], answer, plain[1])
-    if conversion(final, reference) != 1:
-        return False, "unit", final, True
-    is_short = max(len(final), len(reference)) <= LONGEST_EXPRESSION
-    return (None if is_short else False), "math_verify", final, True
+        return _same_phrase(final, answer, readings, plain[1])
+    if as_text(final) == as_text(reference):
+        return True, "identical", final, True
+    formula = next(filter(None, map(stated_formula, readings)), final)
+    if not (readings and can_be_read(reference) and can_be_read(formula)):
+        return False, "text", final, False
+    if conversion(formula, reference) != 1:
+        return False, "unit", formula, True
+    is_short = max(len(formula), len(reference)) <= LONGEST_EXPRESSION
+    return (None if is_short else False), "math_verify", formula, True
 
 
 _TEXT = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mbox)\{([^{}]{0,500})\}")
-_LABEL = re.compile(r"\(?([A-J])[).:]?\)?[\s\\](?!\s*(?:or|and|not|\(?[A-J]\b))", re.IGNORECASE)
+_LABEL = re.compile(
+    r"\(?(?:([A-J])|([a-j])(?=[).:]))[).:]?\)?[\s\\](?!\s*(?:or|and|not|\(?[A-J]\b))"
+)
 _LABELS = re.compile(r"\(?[A-Z]\)?(?:(?:,|\s*\band\b)+\s*\(?[A-Z]\)?)+")
 _LETTER = re.compile(r"\b[A-Z]\b|(?<![a-z])[A-J]")
 _CLOCK = re.compile(r"(\d{1,2}):(\d\d)\s*(?:([ap])\.?\s?m\b\.?)?")
 
 
-def _same_phrase(final: str, answer: str, reference: str) -> _Found:
+def _same_phrase(final: str, answer: str, readings: Sequence[str], reference: str) -> _Found:
     """Words against words: a label, yes and no, a name, a date."""
-    labels = [_LABEL.match(text.removeprefix("Option ") + " ") for text in (final, reference)]
-    if exact_match(final, reference) or (labels[0] and labels[1] and labels[0][1] == labels[1][1]):
-        return True, "exact_match", final, True
     if (expected := closed_answer(reference)) is not None:
         stated = closed_answer(final) or closed_answer(answer)
         return stated == expected, "exact_match", final, stated is not None
-    if same_date(final, reference):
-        return True, "date", final, True
-    stated = _stems(final)[-1]
-    return (
-        exact_match(stated, reference) or same_words(stated, reference),
-        "exact_match",
-        final,
-        False,
-    )
+    for reading in readings:
+        for text in dict.fromkeys((reading, predicate(reading), _stated_words(reading))):
+            plain = _TEXT.sub(r"\1", text).strip("$ ")
+            labels = [
+                _LABEL.match(each.removeprefix("Option ") + " ") for each in (plain, reference)
+            ]
+            letters = {(label[1] or label[2]).upper() if label else label for label in labels}
+            same_label = len(letters) == 1 and None not in letters
+            if exact_match(plain, reference) or same_label:
+                return True, "exact_match", final, text in (final, *readings)
+            if same_date(plain, reference):
+                return True, "date", final, True
+            if same_words(plain, reference):
+                return True, "exact_match", final, False
+    return False, "exact_match", final, False
+
+
+_COPULA = re.compile(r"\b(?:is|are|was|were)\b|:")
+
+
+def _stated_words(text: str) -> str:
+    """Return the text behind the last copula of a statement without a doubt."""
+    end = max((copula.end() for copula in _COPULA.finditer(text[-LONGEST_EXPRESSION:])), default=0)
+    start = max(0, len(text) - LONGEST_EXPRESSION)
+    return text if DOUBT.search(text) else text[start + end :].strip(" *_`$.!")
 
 
 def _same_based(final: str, reference: re.Match[str]) -> bool:
@@ -157,60 +219,174 @@ def is_words(reference: str) -> bool:
     """Return whether a reference is a word, a name or a label, which algebra may not take for
     variables."""
     plain = re.sub(r"\b(?:and|or)\b", ",", _TEXT.sub(r"\1", reference)).strip("$ ")
-    is_label = re.fullmatch(r"\(?[A-J]\)?", plain) is not None
-    return is_label or (not is_formula(plain) and re.search(r"[A-Za-z]{3}", plain) is not None)
+    if re.fullmatch(r"\(?[A-J]\)?", plain):
+        return True
+    return (
+        not is_formula(plain)
+        and re.fullmatch(r"(?=.*[^\W\d_]{3})[\w\s.,'&()-]*", plain) is not None
+    )
 
 
-def _same_number(final: str, expected: Quantity, reference: str) -> _Found:
-    """In this order: the whole as one number; what stands behind its last equals sign, "is" or
-    colon; a number in words; a formula, left open; the last number of prose."""
-    if _NO_CLAIM.search(final[-LONGEST_EXPRESSION:]):
+def _same_number(final: str, readings: Sequence[str], expected: Quantity, reference: str) -> _Found:
+    """By the first reading that states a number, as a whole, behind an equals sign that holds, in
+    words, or as a formula, which is left open; else by the last clause and the last number of a
+    plain sentence."""
+    if not readings:
         return False, "several", final, False
-    stems = _stems(final)
-    for stem in stems:
-        found = lone_number(stem)
-        if found is not None:
-            return _same_lone(stem, found, final, expected, reference)
-    based = _BASE.fullmatch(stems[-1])
-    if based is not None and int(max(based[1])) < int(based[2] or based[3]):
-        value = Quantity(Fraction(int(based[1], int(based[2] or based[3]))))
-        return expected.equals(value), "number", stems[-1], True
-    if _RATIO.fullmatch(stems[-1]):
-        return False, "several", final, False
-    found = spelled(stems[-1]) or spelled(final)
-    if found is not None:
-        return expected.equals(found), "number", final, True
-    if is_formula(stems[-1]):
-        is_short = len(stems[-1]) <= LONGEST_EXPRESSION
-        return (None if is_short else False), "math_verify", stems[-1], True
+    for reading in readings:
+        stem = _right_side(reading)
+        if stem is None:
+            continue
+        if stated := stated_number(stem):
+            is_certain = stated.certain and (stem is reading or _is_solved(reading))
+            return _same_lone(stem, stated.value, is_certain, expected, reference)
+        plain = stem.strip(" *_`$.")
+        based = _BASE.fullmatch(plain)
+        if based is not None and int(max(based[1])) < int(based[2] or based[3]):
+            value = Quantity(Fraction(int(based[1], int(based[2] or based[3]))))
+            return expected.equals(value), "number", plain, True
+        if found := _in_words(plain):
+            return expected.equals(found), "number", final, True
+        is_ratio = _RATIO.fullmatch(plain) is not None
+        formula = None if is_ratio or _RELATION.search(plain) else stated_formula(plain)
+        if formula is not None:
+            is_short = len(formula) <= LONGEST_EXPRESSION
+            return (None if is_short else False), "math_verify", formula, True
     decimal = with_other_marks(final) if _DECIMAL_COMMA.search(final) else None
     if decimal is not None and expected.equals(decimal):
         return True, "decimal_comma", final, False  # 3,5 may be a list of two
-    last = conclusion(final)
+    return _same_last(readings[-1], final, expected, reference)
+
+
+def _same_last(text: str, final: str, expected: Quantity, reference: str) -> _Found:
+    """By the last clause of a sentence, or its last number."""
+    last = conclusion(text)
     if last is None:
         return False, "no_number", final, True
-    if last.standing != "free":
+    clause = _CLAUSE.split(text[-LONGEST_EXPRESSION:])[-1]
+    is_open = not (DOUBT.search(text) or CONDITION.search(text) or _RELATION.search(text))
+    if (
+        is_open
+        and text[:1].isalpha()
+        and (stem := _right_side(clause))
+        and (stated := stated_number(stem))
+    ):
+        return _same_lone(stem, stated.value, False, expected, reference)
+    if not is_open or last.standing != "free":
         return False, "several", final, last.standing == "several"
-    equal = expected.equals(last.value)
-    certain = _is_plain_prose(final) if equal else not any(map(expected.equals, last.before))
-    return equal, "last_number", final, certain
+    return expected.equals(last.value), "last_number", final, False
+
+
+_CLAUSE = re.compile(r"[,;:]\s+|\s(?=(?:so|which|giving|making)\s)")
+_RELATION = re.compile(
+    r"[<>≠≢≡→←↔⇒⟶⟹↦≲≳≅]|!=|=/=|==|:=|\\(?:ne|neq|le|leq|ge|geq|equiv|to|mapsto|sim)\b"
+)
+
+
+def _in_words(text: str) -> Quantity | None:
+    """The number that a text spells out, behind a lead-in or a copula."""
+    both = re.fullmatch(r"(.{1,80}) \(([^()]{1,40})\)", text)  # eight (8)
+    if both and (value := spelled(both[1])) == lone_number(both[2]):
+        return value
+    return next(filter(None, map(spelled, (text, without_lead(text), _stated_words(text)))), None)
+
+
+def _right_side(text: str) -> str | None:
+    """The text, or what stands behind its last equals sign; None where the sides differ, where
+    something else relates them, and where several equations are listed."""
+    if _RELATION.search(text) or _EQUATIONS.search(text[-LONGEST_EXPRESSION:]):
+        return None
+    *lefts, right = re.split(r"[=≈]|\\approx", text[-LONGEST_EXPRESSION:])
+    if not lefts and (whole := _IS.fullmatch(text)) and _arithmetic(whole[1]) is not None:
+        lefts, right = [whole[1]], whole[2]  # 40% of 20 is 8
+    if not lefts or not any(map(str.strip, lefts)):
+        return text
+    if DOUBT.search(text) or CONDITION.search(text):
+        return None
+    value = _arithmetic(right)
+    known = [(left, _arithmetic(left)) for left in lefts]
+    if value is not None and any(
+        other is not None and not _rounds_to(left, other, value, right) for left, other in known
+    ):
+        return None
+    return right
+
+
+_IS = re.compile(r"(.*\d.{0,40}?)\s(?:is|equals|makes|gives)\s(.*)")
+
+
+def _is_solved(text: str) -> bool:
+    """Return whether the left sides of an equation are a name, or arithmetic."""
+    lefts = re.split(r"[=≈]|\\approx|\sis\s", text)[:-1]
+    return all(
+        _arithmetic(left) is not None or LEAD_IN.fullmatch(f"{left.strip()} = ") for left in lefts
+    )
+
+
+def _rounds_to(left: str, exact: Fraction, rounded: Fraction, right: str) -> bool:
+    """Return whether the right side is the left one, or a computed left one rounded as it is."""
+    if exact == rounded or not re.search(r"\d\D*[-+*/^×÷·%x]|frac|≈", left):
+        return abs(exact - rounded) <= Fraction(1, 10**6) * abs(exact)
+    decimals = re.search(r"\.(\d{1,30})", right)
+    return abs(exact - rounded) * 2 <= Fraction(1, 10 ** (len(decimals[1]) if decimals else 0))
+
+
+_OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul,
+              ast.Div: operator.truediv}  # fmt: skip
+_TYPED = (
+    (re.compile(r"\\[cdt]?frac\s?\{([\d.+*/ -]{1,40})\}\s?\{([\d.+*/ -]{1,40})\}"), r"((\1)/(\2))"),
+    (re.compile(r"\\times|\\cdot|[×·⋅]|(?<=[\d)])\s?[xX]\s?(?=[\d(])|(?<=%)\s+of\b"), "*"),
+    (re.compile(r"\\div|÷"), "/"),
+    (re.compile(r"(?<=\d),(?=\d{3}(?!\d))|[$€£¥₹*_]{2,}(?=\s|$)|\\[$,;! ]|[$€£¥₹`]"), ""),
+    (re.compile(r"(?<![A-Za-z\\])[A-Za-z]{2,}\b(?!\s?\()"), " "),
+    (re.compile(r"(\d[\d.]*)\s?\\?%"), r"(\1/100)"),
+)
+_ARITHMETIC = re.compile(r"[\d.\s+*/()-]{1,200}")
+
+
+def _arithmetic(text: str) -> Fraction | None:
+    """The value of plain arithmetic, with words of units around it; None for anything else."""
+    if len(text) > 200 or DOUBT.search(text):
+        return None
+    for pattern, replacement in _TYPED:
+        text = pattern.sub(replacement, text)
+    text = re.sub(r"(?<![\d.])0+(?=\d)", "", text.strip(" .,:;!"))
+    if not _ARITHMETIC.fullmatch(text) or "**" in text or "//" in text:
+        return None
+    try:
+        return _evaluated(ast.parse(text.strip(), mode="eval").body, text.strip())
+    except (SyntaxError, ValueError, ZeroDivisionError, MemoryError, RecursionError):
+        return None
+
+
+def _evaluated(node: ast.expr, text: str) -> Fraction:
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        return _OPERATORS[type(node.op)](_evaluated(node.left, text), _evaluated(node.right, text))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
+        value = _evaluated(node.operand, text)
+        return -value if isinstance(node.op, ast.USub) else value
+    if isinstance(node, ast.Constant):
+        return Fraction(ast.get_source_segment(text, node) or "")
+    raise ValueError("no arithmetic")
 
 
 def _same_lone(
-    stem: str, found: Quantity, final: str, expected: Quantity, reference: str
+    stem: str, found: Quantity, is_certain: bool, expected: Quantity, reference: str
 ) -> _Found:
     """One number against another, each with what may be its unit."""
     factor = conversion(stem, reference)
     if factor != 1:
         equal = factor is not None and expected.equals(Quantity(found.value * factor))
-        return equal, "unit", stem, True
+        return equal, "unit", stem, is_certain
     equal = expected.equals(found)
     if equal and found.percent != expected.percent and found.value == expected.value != 0:
-        # 0.75% is no 0.75, but 75% may be what a reference of 75 is meant to be; 0% is 0.
-        return abs(expected.value) >= 1, "percent", stem, False
-    if equal and not _is_solved(final):
-        return True, "equation", stem, False
-    return equal, "number", stem, equal or not _is_other_reading(stem, found, expected)
+        return abs(expected.value) >= 1, "percent", stem, False  # 0.75% is no 0.75; 0% is 0
+    return (
+        equal,
+        "number",
+        stem,
+        is_certain and (equal or not _is_other_reading(stem, found, expected)),
+    )
 
 
 def _is_other_reading(text: str, found: Quantity, expected: Quantity) -> bool:
@@ -231,80 +407,61 @@ _FACTORS = frozenset(
 _DECIMAL_COMMA = re.compile(r"^\D*\d+,(?:\d{1,2}|\d{4,})\D*$")
 _BASE = re.compile(r"(\d{1,99})_(?:\{([2-9]|10)\}|([2-9]|10))")
 _RATIO = re.compile(r"\s*\d[\d.,]*\s?:\s?\d[\d.,:]*(?:\s?[ap]\.?m\.?)?\s*", re.IGNORECASE)
-_NO_CLAIM = re.compile(
-    r"\b(?:whether|unclear|unknown|unsure|untrue|doubt\w*|false|neither|either"
-    r"|\d[\d.,]{0,20}[\s-]?[A-Za-z]{0,12}\s+or\s+(?!more|less|fewer|so\b|[-+$€£\d])"
-    r"|(?:not|cannot|can't)\s+(?:be\s+)?(?:true|sure|certain|known|say|tell|determined?))\b"
-    r"|[A-Za-z]{2}[^?]*\?\W*$",
-    re.IGNORECASE,
-)
-"""Words that turn a text with a number into one that does not offer it as the answer."""
-_SAYS = re.compile(r"\b(?:is|are|was|were|equals|gives|makes|costs|totals)\b|:|≈|\\approx\b")
 _EQUATIONS = re.compile(r"=[^=]{0,200}(?:[,;]|\b(?:and|or)\b|\\text)[^=]{0,200}=")
 
 
-def _stems(final: str) -> list[str]:
-    """Yield the answer, and its final part: after the last equals sign, unless several equations
-    are listed, and after the last copula."""
-    stems = [final]
-    if not _EQUATIONS.search(final[-LONGEST_EXPRESSION:]):
-        stems.append(final.rpartition("=")[2])
-    end = 0
-    for stated in _SAYS.finditer(stems[-1]):
-        end = stated.end()
-    if not _RATIO.fullmatch(stems[-1].strip()):
-        stems.append(stems[-1][end:])
-    # An exclamation mark is a factorial only where there are no words.
-    behind = "*_`$.!" if re.search(r"[A-Za-z]{3}", final) else "*_`$."
-    bare = [stem.strip().lstrip("*_`$").rstrip(behind).strip() for stem in stems]
-    return [stem for stem in bare if stem] or [final]
+# --- questions ------------------------------------------------------------------------------------
 
 
-def _is_solved(final: str) -> bool:
-    """Return whether the left side of an equals sign is no formula still to be solved: ``2x``,
-    ``x^2``."""
-    left = final.partition("=")[0] if "=" in final else ""
-    return re.search(r"\d\s?[A-Za-z]\b|[A-Za-z]\s?\^|[²³√]|\\sqrt", left) is None
-
-
-_HEDGES = re.compile(
-    r"\b(?:between|from|at (?:least|most)|up to|nearly|almost|about|around|roughly"
-    r"|maybe|perhaps|possibly|if|unless|could|might|may|wrong|incorrect|instead|rather|cannot|can't|isn't|not|no|step"
-    r"|question|problem|equation|part|case|chapter|figure|table|example|option|choice)\b"
-    r"|[a-z]\s?[,;]\s?\d[^a-z]*$",
-    re.IGNORECASE,
-)
-_MONTH = re.compile(r"\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\b", re.IGNORECASE)
-
-
-def _is_plain_prose(final: str) -> bool:
-    """Return whether the last number of a sentence is its answer beyond doubt."""
-    last = final[-200:]
-    return not (_HEDGES.search(last) or _MONTH.search(last) or len(re.findall(r"=", last)) > 1)
-
-
-def _same_text(final: str, answer: str, reference: str) -> _Found:
+def _same_text(final: str, answer: str, readings: Sequence[str], reference: str) -> _Found:
     """A bare number as in mathematics; else exact match after normalisation, for dates and lists in
     another order."""
-    expected, found = lone_number(reference), lone_number(final)
+    expected = lone_number(reference)
     # Normalised text has no signs: "-5" and "5!" would match "5".
     if expected is not None and not any(map(str.isalpha, reference)):
-        return _same_number(final, expected, reference)
+        if _ORDINAL.search(final) or (_YEAR.fullmatch(reference) and _NO_YEAR.search(final)):
+            return False, "number", final, False
+        led = [_IN.sub("", reading, count=1) for reading in readings]
+        return _same_number(final, led, expected, reference)
+    found = lone_number(final)
     if expected is not None and found is not None:
-        same = _same_lone(final, found, final, expected, reference)
+        same = _same_lone(final, found, True, expected, reference)
         if not same[0] or same[1] == "unit" or _same_nouns(final, reference):
             return same
-    if exact_match(final, reference) or exact_match(answer, reference):
-        is_same = final.casefold() == reference.casefold()
-        return True, "exact_match", final, is_same or not is_formula(reference)  # x+1 and x*1
-    if same_date(final, reference):
-        return True, "date", final, True
-    if same_spans(final, reference) and reference[0] not in "([":  # a pair has an order
-        return True, "spans", final, any(map(str.isalpha, reference))
     if (closed := closed_answer(reference)) is not None:
-        stated = closed_answer(final) or closed_answer(answer)
-        return stated == closed, "exact_match", final, stated is not None
-    return same_words(final, reference), "exact_match", final, True
+        texts = (final, answer, predicate(final)) if readings else ()
+        first = next(filter(None, map(closed_answer, texts)), None)
+        return first == closed, "exact_match", final, first is not None
+    if final.casefold() == bare(reference).casefold():
+        readings = [*readings, final]  # a reference may be a question
+    texts = [*readings, *map(predicate, readings), *map(without_lead, readings)]
+    if readings and exact_match(answer, reference):
+        texts.append(answer)
+    for text in dict.fromkeys(texts):
+        is_stated = text in (final, answer) or _is_led(final, text)
+        if exact_match(text, reference):
+            is_same = text.casefold() == reference.casefold()
+            # x+1 and x*1 are the same words
+            is_certain = is_stated and (is_same or not is_formula(reference))
+            return True, "exact_match", final, is_certain
+        if same_date(text, reference):
+            return True, "date", final, is_stated
+        if same_spans(text, reference) and reference[0] not in "([":  # a pair has an order
+            return True, "spans", final, is_stated and any(map(str.isalpha, reference))
+        if same_words(text, reference):
+            return True, "exact_match", final, is_stated
+    held = f" {' '.join(tokens(reference))} " in f" {' '.join(tokens(final))} "
+    return False, "exact_match", final, not held
+
+
+_IN = re.compile(r"^\s*(?:in|on)\s+(?=\d)", re.IGNORECASE)
+_YEAR = re.compile(r"\s*(?:1\d|20)\d\d\s*")
+_NO_YEAR = re.compile(r"[$€£¥₹]\s?\d|\d[A-Za-z]")
+
+
+def _is_led(final: str, text: str) -> bool:
+    start = final.rfind(text)
+    return 0 < start <= LONGEST_EXPRESSION and LEAD_IN.fullmatch(final[:start]) is not None
 
 
 def _same_nouns(final: str, reference: str) -> bool:

@@ -9,6 +9,10 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Literal
 
+from flowright.grading.statements import DOUBT, LEAD_IN, OF_ANSWERS
+from flowright.grading.text import normalise
+from flowright.grading.units import is_unit
+
 _NEAR = 40  # characters on each side that can change a number
 _FUNCTIONS = (
     r"(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|log|ln|lg|exp|sqrt|cbrt|max|min|gcd|lcm|mod|floor|ceil"
@@ -16,20 +20,21 @@ _FUNCTIONS = (
 _FUNCTION = re.compile(rf"(?<![A-Za-z])(?:{_FUNCTIONS})(?![A-Za-z])", re.IGNORECASE)
 _BEFORE = re.compile(
     rf"(?:(?<![A-Za-z])(?:{_FUNCTIONS})(?:_?\w{{1,3}})?"
-    r"|\b(?:not(?:\s+(?!so\b|but\b)[a-z]+\.?){0,4}|never|isn't|half(?:\s+of)?|twice|thrice|double|triple|plus|minus|times|over|under"
-    r"|below|above|(?:divi|multipl|increas|decreas|reduc|rais|grow)\w*\s+by|modulo|choose|without|except|between|before|after|since|until"
-    r"|^\W*(?:at\s+(?:least|most)|up\s+to)"
+    r"|\b(?:half(?:\s+of)?|twice|thrice|double|triple|plus|minus|times|over|under"
+    r"|below|above|about|around|near|by\s+the|(?:divi|multipl|increas|decreas|reduc|rais|grow)\w*\s+by"
+    r"|modulo|choose|between|before|after|since|until|non|pre|post|mid|ex"
     r"|(?:roots?|logarithm|factorial|reciprocal|inverse|opposite|square|cube|power|multiple)\s+of"
     r"|(?:more|less|fewer|greater|larger|smaller|bigger|higher|lower|other|rather)\s+than)"
-    r"|[√∛∜±∓<>≤≥≠≮≯|^*/×÷·⋅+&#_!\\({\[])\s?[$€£¥₹]?\s?[-+]?$",
+    r"|[√∛∜±∓<>≤≥|^*/×÷·⋅+&#_!\\({\[])\s?[$€£¥₹]?\s?[-+]?$",
     re.IGNORECASE,
 )
 _AFTER = re.compile(
-    r"\s?[\^*/×÷·⋅+²³¹⁰⁴-⁹₀-₉½⅓⅔¼¾⅛√π∞<>=≤≥≠|_‰:&\\)}\]({\[]"
-    r"|\s?[-‐-―−]\s?(?=[\w\\(])"
+    r"\s?[\^*/×÷·⋅+√π∞<>=≤≥|_‰:&\\)}\]({\[]"
+    r"|\s?-\s?(?=[\w\\(])|-(?=\W*$)|\.\.|…"
     r"|!(?=\s*$|[^\s\w])"
-    r"|\s(?:squared|cubed|factorial|plus|minus|divided|multiplied|modulo|choose|halves|thirds"
-    r"|quarters|fifths|tenths|hundredths|dozens?|hundred|pi|tau|to\s+the|and\s+(?:a|one|an)"
+    r"|\sB\.?C\b|\s(?:squared|cubed|factorial|plus|minus|divided|multiplied|modulo|choose|halves"
+    r"|thirds|quarters|fifths|tenths|hundredths|dozens?|score|gross|hundred|pi|tau|negative|only|mod"
+    r"|fewer|less|tops|max|when|for\s+(?:odd|even|all|some|any)|to\s+the|and\s+(?:a|one|an)"
     r"\s+(?:half|quarter|third|fifth|eighth|tenth)|or\s+(?:more|less|fewer|so|greater))\b"
     r"|\s(?:times|x|more\s+than|less\s+than|fewer\s+than|over|choose|mod)\s+(?:[A-Za-z]|\d+)\b(?!\w)",
     re.IGNORECASE,
@@ -37,22 +42,22 @@ _AFTER = re.compile(
 # What may be written right at a number, and what letters may stand alone behind one: all other
 # letters there are variables, and the number their coefficient.
 _UNIT_NAMES = """
-km cm mm nm um µm m kg mg g lb lbs oz ft in yd mi h hr hrs min mins s sec secs ms ns L l ml mL dl kl
+km cm mm nm um μm m kg mg g lb lbs oz ft in yd mi h hr hrs min mins s sec secs ms ns L l ml mL dl kl
 kb mb gb tb KB MB GB TB kW W kWh V A Hz kHz MHz GHz Pa kPa N J kJ kcal cal mol rad deg mph kph kmh
-pts pt pp usd USD eur EUR gbp GBP am pm AM PM st nd rd th gal cents c sq eV keV MeV nC mC µC mT mA
-mV kV kN mN pF nF µF
+pts pt pp usd USD eur EUR gbp GBP am pm AM PM st nd rd th gal cents c sq eV keV MeV nC mC μC mT mA
+mV kV kN mN pF nF μF
 """
 _UNITS = frozenset(_UNIT_NAMES.split())
 _LETTERS = frozenset("mgshLlWVJNCFKMTA")
 _SHORT_WORDS = "of in is at on by so as to us we he it am pm if up"
 _SHORT = _UNITS | frozenset(_SHORT_WORDS.split())
-_ATTACHED = re.compile(r"[A-Za-zµα-ωΑ-Ω]+")
-_FIRST = re.compile(r"\s+([A-Za-zµα-ωΑ-Ω]+)")
+_ATTACHED = re.compile(r"[A-Za-zμα-ωΑ-Ω]+")
+_FIRST = re.compile(r"\s+([A-Za-zμα-ωΑ-Ω]+)")
 _POWER = re.compile(
-    r"(?P<before>\d\s{0,2}|/\s?)(?P<name>[A-Za-zµ]{1,12})\s?(?:\^\s?(?:[23](?!\d)|\{[23]\})|[²³])"
+    r"(?P<before>\d\s{0,2}|/\s?)(?P<name>[A-Za-zμ]{1,12})\s?(?:\^\s?(?:[23](?!\d)|\{[23]\})|[²³])"
 )
 _RATE = re.compile(
-    r"\s{0,2}(?P<of>[A-Za-zµ$€£]{1,12})\s?/\s?(?P<per>[A-Za-zµ]{1,12})(?=\s*[.,;!?)]*\s*$)"
+    r"\s{0,2}(?P<of>[A-Za-zμ$€£]{1,12})\s?/\s?(?P<per>[A-Za-zμ]{1,12})(?=\s*[.,;!?)]*\s*$)"
 )
 _MEASURES = _UNITS | frozenset(("units", "unit", "meters", "metres", "feet", "inches", "miles"))
 
@@ -100,7 +105,7 @@ def has_function(text: str) -> bool:
 
 
 _OR = re.compile(r"(?:[^.;!?]{0,30}[\s,])?(?:or|vs\.?|versus)(?:[\s,:$€£]|maybe|perhaps){0,12}")
-_RANGE = re.compile(r"\s*(?:[-‐-―−~]|\.\.+|to\b|through\b|and/or\b|/)\s*[$€£]?\s*")
+_RANGE = re.compile(r"\s*(?:[-~]|\.\.+|to\b|through\b|and/or\b|/)\s*[$€£]?\s*")
 _PARTS = re.compile(
     r"\s?(?:(?:out\s+)?of(?:\s+the)?|in|per|(?:dollars?|euros?|pounds?|lbs?|hours?|hrs?|h|minutes?"
     r"|mins?|days?|weeks?|months?|years?|feet|foot|ft|yards?|miles?|kg|km|m)(?:\s?,|\s+and)?)\s?",
@@ -120,6 +125,7 @@ def makes_one(between: str) -> bool:
 
 
 RELATIVE_TOLERANCE = Fraction(1, 10**6)
+_NEAR_WHOLE = Fraction(1, 10**4)
 LONGEST_ALONE = 2_000  # characters of a number with what may stand around it
 
 _SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
@@ -136,8 +142,6 @@ _QUANTITY = re.compile(
     rf"(?P<tail>\s?(?:%|percent\b)|\s(?:{'|'.join(_SCALES)})\b)?",
     re.IGNORECASE,
 )
-_RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
-_HALVES = {"½": " 1/2", "⅓": " 1/3", "⅔": " 2/3", "¼": " 1/4", "¾": " 3/4", "⅛": " 1/8"}
 _COUNTED = "yard|mile|point|year|month|week|day|hour|minute|second|foot|inch|meter|dollar|game"
 _LATEX = (
     (re.compile(r"^\s*\(?[A-J][).:]\s+(?=\S)"), ""),  # (A) 18
@@ -151,19 +155,24 @@ _LATEX = (
     (re.compile(r"\^\{?\\circ\}?|\\degree\b|°"), " "),
     (re.compile(r"\{,\}|\\[,!]"), lambda match: "," if match[0] == "{,}" else ""),
     (re.compile(r"\\([$%])"), r"\1"),
-    (re.compile(r"\\(?:[;: ]|quad\b)|[~\u00a0]"), " "),
-    (re.compile("[−–]"), "-"),
+    (re.compile(r"\\(?:[;: ]|quad\b)|~"), " "),
     (re.compile(rf"(?<=\d)-(?=(?:{_COUNTED})s?\b)"), " "),  # 17-yard
-    (re.compile("[½⅓⅔¼¾⅛]"), lambda match: _HALVES[match[0]]),
-    (re.compile(r"\s\([A-Za-z][A-Za-z\s.,']*\)"), " "),  # 18 (eighteen)
+    (  # 18 (eighteen), 15 (5 * 3)
+        re.compile(r"\s\((?:[A-Za-z][A-Za-z\s.,']*|[\d\s.+*/×x-]*[+*/×x][\d\s.+*/×x-]*)\)"),
+        lambda match: match[0] if DOUBT.search(match[0]) else " ",
+    ),
     (  # 3 x 10^5, 3 × 10⁻⁵
         re.compile(
             r"(?<=\d)\s?(?:\\times|\\cdot|[×·⋅*x])\s?10"
-            r"(?:\s?\^\s?(?:\{\s?([-+]?\d{1,2})\s?\}|([-+]?\d{1,2}))(?![\d.])|([⁻⁰¹²³⁴⁵⁶⁷⁸⁹]{1,3}))"
+            r"(?:\s?\^\s?(?:\{\s?([-+]?\d{1,2})\s?\}|([-+]?\d{1,2}))(?![\d.]))"
         ),
-        lambda match: f"e{match[1] or match[2] or match[3].translate(_RAISED)}",
+        lambda match: f"e{match[1] or match[2]}",
     ),
-    (re.compile(r"(?<=\d)['’\u2009\u202f](?=\d{3}(?!\d))"), ""),  # 1'000, thin spaces
+    (  # 10^-3
+        re.compile(r"(?<![\w.^)}])10\s?\^\s?(?:\{\s?(-?\d{1,2})\s?\}|\(?(-?\d{1,2})\)?)(?![\w.^])"),
+        lambda match: f"1e{match[1] or match[2]}",
+    ),
+    (re.compile(r"(?<=\d)'(?=\d{3}(?!\d))"), ""),  # 1'000
     (  # 1.234.567 and 1.234,5: no other reading is possible
         re.compile(
             r"(?<![\d.,])\d{1,3}(?:(?:\.\d{3}){2,9}(?:,\d{1,9})?|\.\d{3},\d{1,2})(?![\d.,])"
@@ -177,8 +186,11 @@ _LATEX = (
 )
 _OTHER_MARKS = str.maketrans(".,", ",.")
 _SPACED = re.compile(r"[^\d]{0,20}\d{1,3}(?: \d{3}){1,9}[^\d/]{0,20}")  # 1 234 567 by itself
-# What may stand around a lone number: words, units, punctuation; no operator, no variable at it.
-_AROUND = re.compile(r"(?:[A-Za-z]\w*\s*=\s*)?[^\d+*/^=<>\\{}\[\]()|_√±∓×÷≤≥≠]*")
+# What may stand around a lone number: words, currencies, punctuation; no operator and no relation.
+_AROUND = re.compile(
+    r"(?:[\s*_$(]*(?:[A-Za-z]\w{0,20}(?:\([^()=]{1,30}\))?|\\angle\s?[A-Z]{1,3})\s*[=≈]\s*)?"
+    r"(?:[^\W\d_]|[\s.,;:'\"!$€£¥₹%°≈=*`-])*"
+)
 _VARIABLE_BEFORE = re.compile(r"(?<![A-Za-z])[A-Za-z]\s*-?$")
 
 
@@ -206,22 +218,41 @@ class Quantity:
 def _close(one: Fraction, other: Fraction) -> bool:
     if one.denominator == 1 and other.denominator == 1:
         return one == other
-    return abs(one - other) <= RELATIVE_TOLERANCE * max(abs(one), abs(other))
+    tolerance = RELATIVE_TOLERANCE * max(abs(one), abs(other))
+    if one.denominator == 1 or other.denominator == 1:
+        tolerance = min(tolerance, _NEAR_WHOLE)  # 3400002.5 is not 3400000
+    return abs(one - other) <= tolerance
 
 
-@lru_cache(maxsize=1024)
+@dataclass(frozen=True, slots=True)
+class StatedNumber:
+    """The one number of a text. It is not ``certain`` where a sentence of other words holds it."""
+
+    value: Quantity
+    certain: bool
+
+
 def lone_number(text: str) -> Quantity | None:
     """The number that the text amounts to, alone or with words and units: ``$1,080``, ``18 dollars
     a day``, ``x = 3/4``, ``50%``. None where there are several, where an operator or bracket makes
-    it an expression, and where the text is longer than :data:`LONGEST_ALONE`: that is prose."""
+    it an expression, where the words deny or doubt it, and where the text is longer than
+    :data:`LONGEST_ALONE`: that is prose."""
+    found = stated_number(text)
+    return found and found.value
+
+
+@lru_cache(maxsize=1024)
+def stated_number(text: str) -> StatedNumber | None:
+    """:func:`lone_number`, and whether the text states it as an answer and no more."""
     if len(text) > LONGEST_ALONE:
         return None
-    text = _plain(text)
+    text = _plain(normalise(text))
     matches = list(_QUANTITY.finditer(text))
     if len(matches) != 1:
         return None
     match = matches[0]
-    before, after = text[: match.start()], without_rate(text[match.end() :])
+    start = match.end() - len(match[0].lstrip())
+    before, after = text[:start], without_rate(text[match.end() :])
     if not _AROUND.fullmatch(before) or not _AROUND.fullmatch(after):
         return None
     if re.match(r"_|\.\w", after) or re.search(r"[A-Za-z_]$", before):
@@ -234,7 +265,58 @@ def lone_number(text: str) -> Quantity | None:
         return None  # log 3, 3x, 5 - x, x - 5, n-1
     if sign != sign.rstrip() and lead and lead[-1] not in "=:":
         return None  # an operator, not a sign
-    return _value(match)
+    value, is_certain = _value(match), _standing(before, after)
+    return None if value is None or is_certain is None else StatedNumber(value, is_certain)
+
+
+_SUBJECT = re.compile(
+    r"[\s*_$]*(?:(?-i:[A-Z])|(?:the|an?|it|they|he|she|we|i|there|this|that|these|those|his|her|its"
+    r"|their|each|every|all|both|my|our|your|in|on)\b)",
+    re.IGNORECASE,
+)
+_LABELLED = re.compile(
+    r"\b(?:of|from|and|step|question|problem|equation|part|case|chapter|figure|table|example|option"
+    r"|choice|line|page|item|number|no\.?)[\s$€£*_]*$",
+    re.IGNORECASE,
+)
+_TOTAL_OF = re.compile(
+    r"\b(?:total|sum|amount|average|value|number|profit|cost)\s+of[\s$€£*_]*$", re.I
+)
+_ADVERB = re.compile(r"(?<!\w)[a-z]+(?:ab|ib|ed|ent|ful|ugh|at|ar|eged)ly\b")
+_IS = re.compile(r"\b(?:is|are|was|were|has|have|had|does|do|did|will|can)\b", re.IGNORECASE)
+_REMAINS = re.compile(
+    r"\s?[A-Za-z]+(?:\s[A-Za-z]+){0,5}?\s(?:is|are|was|were|will\sbe)\s(?!too\b|so\b|an?\b|the\b)"
+    r"[a-z]+(?:\s[^.,;:]*)?[\s.!*_]*",
+    re.IGNORECASE,
+)
+_LATIN = re.compile("[^\u0370-\u1dff\u2e80-\uffff]*")
+_COUNTED_IN = re.compile("(?:(?![不非错没是])[\u4e00-\u9fff]){1,3}[.\\s]*|です[.\\s]*")
+_TAIL = "a an per each in total all altogether square cubic sq units unit"
+_TAIL_WORDS = frozenset(_TAIL.split())
+
+
+def _standing(before: str, after: str) -> bool | None:
+    """Return whether what stands around a number states it as the answer: True for a lead-in and a
+    unit alone, False for a sentence about something, None for a sentence that denies, hedges,
+    bounds or conditions it, and for words that are no sentence."""
+    if DOUBT.search(before) or DOUBT.search(after) or _ADVERB.search(before.casefold()):
+        return None
+    if re.search(r"^\s+and\b|(?<!sq)[.;:!]\s+\w", after) or _names_number(after):
+        return None
+    words = re.findall(r"[^\W\d_]+", after)
+    is_alone = all(word.lower() in _TAIL_WORDS or is_unit(word) for word in words)
+    is_led = LEAD_IN.fullmatch(before) is not None
+    if is_led and is_alone:
+        return True
+    if _IS.search(after) and not _REMAINS.fullmatch(after):
+        return None  # 6 is too small
+    if is_led:
+        return False if _LATIN.fullmatch(after) or _COUNTED_IN.fullmatch(after) else None
+    if OF_ANSWERS.search(before) or not _LATIN.fullmatch(before + after):
+        return None
+    is_sentence = _SUBJECT.match(before) and len(before.split()) > 1
+    is_label = _LABELLED.search(before) and not _TOTAL_OF.search(before)
+    return False if is_sentence and not is_label else None
 
 
 def with_other_marks(text: str) -> Quantity | None:
@@ -260,7 +342,7 @@ _LIST = re.compile(r"(?:and|[\s\d.,;%$€£+-])*")
 
 def conclusion(text: str) -> Conclusion | None:
     """The last number of a text, and how it stands there; None without any."""
-    text = _plain(text)
+    text = _plain(normalise(text))
     matches = list(_QUANTITY.finditer(text))
     last = matches[-1] if matches else None
     previous = matches[-2] if len(matches) > 1 else None
@@ -278,7 +360,9 @@ def conclusion(text: str) -> Conclusion | None:
     start = last.end() - len(last[0].lstrip())
     is_attached = re.search(r"[A-Za-z_\d.]$", text[:start]) is not None
     after = without_rate(text[last.end() :])
-    is_changed = is_attached or changed(text[:start], after, _has_words(text))
+    # "9 instead of 8" begins with a number; "Each of the 4 children gets 8" with what it is about.
+    is_told = _SUBJECT.match(text) and _standing(text[:start], after) is not None
+    is_changed = is_attached or not is_told or changed(text[:start], after, _has_words(text))
     values = tuple(found for match in matches[-50:-1] if (found := _value(match)) is not None)
     return Conclusion(value, "changed" if is_changed else "free", values)
 

@@ -54,11 +54,11 @@ def _table() -> Iterator[tuple[str, _Unit]]:
             yield from ((name, (dimension, Fraction(size))) for name in names)
 
 
-_UNITS = dict(_table())
+_UNITS = {name.replace("µ", "μ"): unit for name, unit in _table()}
 _LAST = re.compile(
-    r"(?:[\d})\]πi.]|\\pi)\s*(?P<how>square\s|sq\.?\s|cubic\s)?\s?(?P<name>[A-Za-zµ€£$¥₹]{1,16})"
+    r"(?:[\d})\]πi.]|\\pi)\s*(?P<how>square\s|sq\.?\s|cubic\s)?\s?(?P<name>[A-Za-zμ€£$¥₹]{1,16})"
     r"(?:\s?\^?\s?(?P<power>[23²³]))?"
-    r"(?:\s?(?:/|\bper\b)\s?(?P<per>[A-Za-zµ]{1,10})(?:\s?\^?\s?(?P<perpower>[23²³]))?)?$"
+    r"(?:\s?(?:/|\bper\b)\s?(?P<per>[A-Za-zμ]{1,10})(?:\s?\^?\s?(?P<perpower>[23²³]))?)?$"
 )
 _FIRST = re.compile(r"[^\w$€£¥₹]*([$€£¥₹])\s?[-\d.]")
 _BARE = (
@@ -66,7 +66,7 @@ _BARE = (
         re.compile(r"\\(?:text|mathrm|textbf|mathbf|operatorname|mbox)\s?\{([^{}]*)\}|\\[,;:! ]|~"),
         r" \1 ",
     ),
-    (re.compile(r"(?<=[\d})])\$(?=\s?[A-Za-zµ\\])"), ""),  # the end of mathematics: $3$ km
+    (re.compile(r"(?<=[\d})])\$(?=\s?[A-Za-zμ\\])"), ""),  # the end of mathematics: $3$ km
     (re.compile(r"\\([$])"), r"\1"),
     (re.compile(r"\^\s?\{\s?([23])\s?\}"), r"^\1"),
     (re.compile(r"\^\{?\\circ\}?|°"), " "),
@@ -99,6 +99,11 @@ def _unit(text: str) -> _Unit | None:
         return None
     below = _raised(below, last["perpower"])
     return f"{unit[0]}/{below[0]}", unit[1] / below[1]
+
+
+def is_unit(name: str) -> bool:
+    """Return whether a word is the name or the sign of a known unit."""
+    return _named(name) is not None
 
 
 def _named(name: str) -> _Unit | None:

@@ -7,10 +7,11 @@ from flowright.grading.choices import Choices
 from flowright.grading.compare import LONGEST_EXPRESSION, compare, is_words, label_of
 from flowright.grading.formulas import is_formula
 from flowright.grading.numbers import lone_number
-from flowright.grading.text import exact_match, extract_answer
+from flowright.grading.statements import extract_answer
+from flowright.grading.text import exact_match
 from flowright.llm.replies import spoken_answer
 
-_LENIENT = frozenset({"date", "spans", "last_number", "decimal_comma", "equation"})
+_LENIENT = frozenset({"date", "spans", "last_number", "decimal_comma", "percent"})
 
 
 def groups(answers: Sequence[str], kind: Kind, choices: Choices = ()) -> list[list[str]]:

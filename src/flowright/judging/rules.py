@@ -14,13 +14,13 @@ their callers must define the outcome of such answers.
 import re
 import string
 import unicodedata
-from dataclasses import replace
 
 from flowright.core.errors import FailureError
 from flowright.core.off_loop import off_loop
-from flowright.grading.compare import AnswerComparison, compare
+from flowright.grading.compare import AnswerComparison, asks_percent, compare
 from flowright.grading.gold import Algebra
 from flowright.grading.numbers import lone_number
+from flowright.grading.statements import extract_answer, predicate
 from flowright.judging.contradictions import PHRASES
 from flowright.judging.schemas import plain_forms
 from flowright.judging.verdict import JudgeQuery, Verdict
@@ -115,13 +115,6 @@ NAME = "rules"
 _COUNTED = re.compile(r"passed (\d+) of (\d+) tests(?:$|;)")
 _CHOICE = re.compile(r"\(?([A-Z0-9])[.):]\s+(\S.*)")
 _LONGEST_REPEATED = 12  # words; longer references are paraphrased, which no rule can read
-# In several languages, among the last words of an answer.
-_DENIES = re.compile(
-    r"n['’]t\b|!=|[≠不非]|\b(?:not|no|never|wrong|incorrect|false|doubt|hardly|scarcely|nobody|none"
-    r"|anything but|far from|close to|approximately|approx|pas|nicht|kein\w{0,2}|non|не)\b",
-    re.IGNORECASE,
-)
-_LAST_WORDS = 200  # characters
 _REASONS = {
     (True, "identical"): "text: equal",
     (True, "number"): "number: equal",
@@ -129,10 +122,10 @@ _REASONS = {
     (False, "percent"): "number: a percent sign too many",
     (True, "unit"): "number: equal in another unit",
     (False, "unit"): "number: the unit differs",
-    (True, "equation"): "number: the right-hand side is equal",
     (True, "decimal_comma"): "number: equal, with a comma for the point",
     (True, "last_number"): "number: the last one is equal",
     (True, "math_verify"): "expression: equal",
+    (False, "text"): "expression: cannot be read, and its text differs",
     (False, "number"): "number: differs",
     (False, "several"): "number: several are offered",
     (False, "last_number"): "number: the last one differs",
@@ -217,10 +210,8 @@ async def _decide(
         return None
     if found.method == "choice":
         return found.correct, f"choice: {found.final} against {found.expected[0]}"
-    if only_certain and found.correct and _DENIES.search(answer[-_LAST_WORDS:]):
-        return None
     may_be_wording = not found.correct and (
-        found.method in ("no_choice", "no_number", "exact_match")
+        found.method in ("no_choice", "no_number", "exact_match", "text")
         or (found.method == "math_verify" and not all(map(lone_number, found.expected)))
     )
     if only_certain and may_be_wording:
@@ -235,25 +226,33 @@ def _compared(query: JudgeQuery, answer: str, has_algebra: bool) -> AnswerCompar
     if not accepted:
         return None
     choices = _choices(query.question)
+    is_percent = asks_percent(query.question)
     is_choice = query.reference in dict(choices)
     if query.answer_type in ("number", "math_expression"):
         # Without algebra only equal texts could be decided, so that all verdicts would be right.
         if is_choice or not (has_algebra or all(map(lone_number, accepted))):
             return None
-        found = compare(accepted, answer, "math")
-    elif is_choice:
+        return compare(accepted, answer, "math", is_percent=is_percent)
+    if is_choice:
         return compare(accepted, answer, "qa", choices)
-    elif query.answer_type == "multiple_choice":
-        return None  # the question does not list its choices one a line
-    elif query.answer_type == "free_text" and len(query.reference.split()) > _LONGEST_REPEATED:
+    if query.answer_type == "multiple_choice":  # the question does not list its choices one a line
+        return _same_label(query.reference, answer)
+    if query.answer_type == "free_text" and len(query.reference.split()) > _LONGEST_REPEATED:
         return None
-    else:
-        found = compare(accepted, answer, "qa")
-    asks_percent = _PERCENT.search(query.question) is not None
-    return replace(found, certain=found.certain or (found.method == "percent" and asks_percent))
+    return compare(accepted, answer, "qa", is_percent=is_percent)
 
 
-_PERCENT = re.compile(r"percent|per cent|%", re.IGNORECASE)
+def _same_label(reference: str, answer: str) -> AnswerComparison | None:
+    """Compare labels alone; None where the reference or the answer is none."""
+    final = extract_answer(answer)
+    stated = (label[1] for text in (final, predicate(final)) if (label := _LABEL.fullmatch(text)))
+    expected, found = _LABEL.fullmatch(reference.strip()), next(stated, None)
+    if expected is None or found is None:
+        return None
+    return AnswerComparison(found == expected[1], "choice", found, (expected[1],))
+
+
+_LABEL = re.compile(r"(?:(?:[Oo]ption|[Cc]hoice)\s)?[(\[]?([A-Z])[)\]]?\s?[.:)]?")
 
 
 def _choices(question: str) -> list[tuple[str, str]]:

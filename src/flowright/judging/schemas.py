@@ -6,11 +6,11 @@ learns to provoke whatever is read too leniently.
 
 import math
 import re
-import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Literal
+
+from flowright.grading.text import normalised
 
 Value = bool | int | float | str
 
@@ -57,20 +57,6 @@ class Field:
 
 # Ligatures of whole phrases, whose plain forms would be up to 18 times as long.
 _PHRASES = {0xFDFA: "\u0635", 0xFDFB: "\u062c", 0x33AF: "/"}
-
-
-# Thirty characters that may all be combining marks: normalisation sorts a run of marks in
-# quadratic time. \uff9e and \uff9f are letters that become marks.
-_MARKS = re.compile(r"(?:[^\w\s\x00-\x7f]|[\uff9e\uff9f]){30}")
-
-
-def normalised(form: Literal["NFC", "NFKC"], text: str) -> str:
-    """The text in a Unicode normalisation form, in linear time: each thirty marks in a row are put
-    in order by themselves, as in UAX #15's Stream-Safe Text Format."""
-    if text.isascii():
-        return text
-    cuts = [0, *(marks.end() for marks in _MARKS.finditer(text)), len(text)]
-    return "".join(unicodedata.normalize(form, text[a:b]) for a, b in pairwise(cuts))
 
 
 def plain_forms(text: str) -> str:

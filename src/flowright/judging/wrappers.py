@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 from flowright.core.memo import Memo
 from flowright.core.off_loop import off_loop
-from flowright.grading.text import extract_answer
+from flowright.grading.statements import extract_answer
+from flowright.grading.text import normalised
 from flowright.judging.rules import gate
-from flowright.judging.schemas import normalised
 from flowright.judging.verdict import DOWN, Judge, JudgeQuery, Source, Status, Verdict, Wrapper
 from flowright.llm.chat import Usage
 from flowright.llm.context import last_tokens

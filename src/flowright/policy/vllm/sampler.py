@@ -23,8 +23,14 @@ from flowright.llm.counters import Counters
 from flowright.llm.transport import CONNECT_SECONDS
 from flowright.policy.model import Policy
 from flowright.policy.sampling import Sample, Sampling
-from flowright.policy.vllm.probe import Known, learner_scores, probe_texts, trial_scores
-from flowright.policy.vllm.proof import Probe, Weights
+from flowright.policy.vllm.proof import (
+    Known,
+    Probe,
+    Weights,
+    learner_scores,
+    probe_texts,
+    trial_scores,
+)
 from flowright.policy.vllm.requests import Drawn
 from flowright.policy.vllm.server import ROLE, Fleet, PolicyServer, all_of
 from flowright.runs.checkpoints import step_name
