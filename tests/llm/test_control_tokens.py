@@ -11,7 +11,7 @@ from flowright.config.llm import LlmSection, ModelEntry
 from flowright.core.errors import ConfigError
 from flowright.llm.chat import ChatRequest, Message
 from flowright.llm.client import ChatClient
-from flowright.llm.control_tokens import OwnTokens, broken, tokens_of
+from flowright.llm.control_tokens import OwnTokens, broken, tokenizer_folder, tokens_of
 from flowright.llm.fences import fence_for, sanitise
 
 TOKENS = """
@@ -178,3 +178,15 @@ def test_a_tokenizer_that_is_not_there_is_said(tmp_path: Path) -> None:
     entry = ModelEntry(base_url="http://localhost:1/v1", model_name="m", tokenizer=tmp_path)
     with pytest.raises(ConfigError, match=r"models\.m\.tokenizer"):
         ChatClient("m", entry, LlmSection())
+
+
+def test_a_model_of_the_hub_s_cache_names_its_tokens(tmp_path: Path) -> None:
+    model = tmp_path / "models--mine--tiny"
+    snapshot = model / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    folder(snapshot, tokenizer_config=CONFIG)
+    (model / "refs").mkdir()
+    (model / "refs" / "main").write_text("abc", encoding="utf-8")
+    assert "{{turn}}" in tokens_of(tokenizer_folder("mine/tiny", tmp_path))
+    for name in ("mine/other", "gpt-4o", "a/b/c", "/x", "mine/bad..name--"):
+        assert tokens_of(tokenizer_folder(name, tmp_path)) == frozenset()

@@ -8,6 +8,7 @@ all models, :func:`tokens_of` reads those of one model's tokenizer.
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,22 @@ class OwnTokens:
 
     def _begins(self, text: str, at: int) -> bool:
         return any(text[at : at + length] in self._tokens for length in self._lengths)
+
+
+def tokenizer_folder(model: str, cache: Path | None = None) -> Path:
+    """Return the folder of a model's tokenizer: ``model`` itself, or the copy in the hub's cache on
+    this machine (``cache``, default the user's) of a model named ``owner/name``."""
+    folder = Path(model)
+    if folder.is_dir() or model.count("/") != 1:
+        return folder
+    from huggingface_hub import try_to_load_from_cache
+
+    with suppress(ValueError):  # a name that no model of the hub can have
+        for name in _FILES[:2]:
+            found = try_to_load_from_cache(model, name, cache)
+            if isinstance(found, str):
+                return Path(found).parent
+    return folder
 
 
 @lru_cache(maxsize=16)

@@ -230,7 +230,8 @@ class WorkflowEnvironment(Environment):
 
     @property
     def simulated(self) -> bool:
-        return SIMULATED in self.config.models or self._judge.simulated
+        known = SIMULATED in self.config.models
+        return known or self._models.simulated or self._judge.simulated
 
     def models(self) -> Mapping[str, Sequence[str]]:
         return {
