@@ -240,6 +240,44 @@ async def test_the_checker_survives_its_own_death() -> None:
         await made.validate(VOTE + "# and again")
 
 
+async def test_a_program_that_nests_too_deeply_is_the_policys_fault() -> None:
+    """Whatever it nests: conditions and sums in a row, attributes, brackets, values at run time."""
+    shapes: dict[str, Callable[[int], str]] = {
+        "elif": lambda n: "x = 0\nif x: 0\n" + "elif x: 0\n" * n + "return '41'",
+        "else": lambda n: "x = 0\nif x: 0\n" + "elif x: y = 0\n" * n + "else: y = 1\nreturn y",
+        "sum": lambda n: "return '4'" + " + '1'" * n,
+        "attribute": lambda n: "return problem" + ".strip()" * n,
+        "sign": lambda n: f"return {'-' * n}41",
+        "choice": lambda n: f"return {'41 if 1 else ' * n}0",
+        "lambda": lambda n: f"x = {'lambda: ' * n}0\nreturn '41'",
+        "power": lambda n: "x = 1\nreturn x" + " ** x" * n,
+        "calls": lambda n: f"return {'str(' * n}41{')' * n}",
+        "lists": lambda n: f"x = {'[' * n}{']' * n}\nreturn '41'",
+        "comprehensions": lambda n: f"x = {'[i for i in ' * n}[]{']' * n}\nreturn '41'",
+        "pattern": lambda n: f"match 1:\n    case {'[' * n}{']' * n}: pass\nreturn '41'",
+        "format": lambda n: f"x = f'{{1:{'{1:' * n}{'}' * n}}}'\nreturn '41'",
+        "value": lambda n: f"x = []\nfor _ in range({n}): x = [x]\nreturn await generate(str(x))",
+        "returned": lambda n: f"x = []\nfor _ in range({n}): x = [x]\nreturn x",
+        "recursion": lambda n: f"f = lambda n: n and f(n - 1)\nreturn str(f({n}))",
+    }
+    async with executor() as made:
+        assert await made.validate(program(shapes["elif"](190)))
+        for name, shape in shapes.items():
+            for deep in (300, 497, 800, 990, 1200, 3000):
+                text = program(shape(deep))
+                try:
+                    execution = await made.execute(await made.validate(text), task(), name)
+                    failure = execution.failure
+                except FailureError as error:
+                    failure = error.failure
+                assert failure is None or failure.blame is Blame.POLICY, (name, deep, failure)
+                assert failure is not None or name in ("value", "recursion"), (name, deep)
+        whole = f"Here it is:\n```python\n{program(shapes['elif'](497))}\n```"
+        with pytest.raises(FailureError, match="nests more than 200 levels") as caught:
+            await made.validate(whole)
+        assert caught.value.failure.reason is Reason.SYNTAX
+
+
 async def test_a_program_that_takes_the_checker_too_long_is_refused_and_ends_nothing() -> None:
     nested = program("x = 1\n" + "if problem: x = [x]\n" * 200 + "return 'x'")
     async with executor() as made:

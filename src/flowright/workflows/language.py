@@ -46,14 +46,16 @@ FORGOTTEN: Mapping[str, str] = {
 # Python puts the combining marks of a name in order, in time that is quadratic in their number.
 _MOST_MARKS = 300
 _MARKS = re.compile(rf"(?:[^\w\s\x00-\x7f]|[\uff9e\uff9f]){{{_MOST_MARKS}}}")
+MAX_DEPTH = 200
+"""Levels of a syntax tree; the interpreter refuses deeper programs as well."""
 _WARNINGS = Lock()  # catch_warnings changes the process; long programs are parsed in threads
 
 
 @lru_cache(maxsize=8)
 def parse(text: str) -> ast.Module:
     """The syntax tree of a program, not to be changed. Raises SyntaxError, and nothing else, for
-    what Python itself would refuse to compile; what nests too deeply counts as that. The code is
-    not run."""
+    what Python itself would refuse to compile, and for what nests more than MAX_DEPTH levels, so
+    that passes over the tree may recurse. The code is not run."""
     if _MARKS.search(text):
         raise SyntaxError(f"cannot be parsed: {_MOST_MARKS} marks or signs in a row")
     try:
@@ -65,6 +67,11 @@ def parse(text: str) -> ast.Module:
         raise
     except (ValueError, RecursionError, MemoryError, OverflowError) as error:
         raise SyntaxError(f"cannot be parsed: {error or 'it nests too deeply'}") from None
+    level: list[ast.AST] = [tree]
+    for _ in range(MAX_DEPTH):
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+    if level:
+        raise SyntaxError(f"it nests more than {MAX_DEPTH} levels; `elif` and `+` are one each")
     return tree
 
 
