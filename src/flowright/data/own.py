@@ -37,6 +37,7 @@ _FORMS: Mapping[tuple[str, ...], tuple[str, Converter]] = {
 _SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "dev": "val"}
 _SPLITS |= {"test": "test"}
 _LETTERED = re.compile(r"(?:option|choice)?[ _]?([A-Ja-j])")
+_HEADING = r"\s*(?:(?:answer )?(?:choices|options):)?\s*"
 _BOTH = re.compile(r"\(?(\w)[).:]+\s*(.+)", re.DOTALL)
 _OPTION = re.compile(r"(?:^|,)\s*([a-j])\s*\)\s*(.*?)\s*(?=,\s*[a-j]\s*\)|\Z)", re.DOTALL)
 
@@ -110,6 +111,7 @@ class Conversion:
         else:
             answer, choices = self._answer(row, spoken), self._choices(row)
             if choices:
+                question = self._without_choices(question, choices)
                 values = {"reference": self._label(row, answer, choices), "choices": choices}
             else:
                 values = {"reference": answer.reference, "alternatives": answer.alternatives}
@@ -222,6 +224,16 @@ class Conversion:
                     self.assumed["choices labelled A, B, C, ..."] += letter == "A"
                     pairs.append([letter, str(one).strip()])
         return pairs
+
+    def _without_choices(self, question: str, choices: list[list[str]]) -> str:
+        """The question without the choices at its end, which are shown behind it."""
+        listed = [rf"\(?{re.escape(a)}[).:]\s*{re.escape(text)}" for a, text in choices]
+        end = _HEADING + r"[\s,;]*".join(listed) + r"\s*\Z"
+        alone = re.sub(end, "", question, flags=re.IGNORECASE)
+        if not alone or alone == question:
+            return question
+        self.assumed["choices at the end of the question are shown once"] += 1
+        return alone
 
     def _label(self, row: UpstreamRow, answer: AnswerCell, choices: list[list[str]]) -> str:
         texts = (answer.reference, *answer.alternatives)
