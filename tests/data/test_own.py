@@ -110,6 +110,8 @@ ANSWERS: list[tuple[Any, tuple[str, ...]]] = [
     ("[7, 40]", ("[7, 40]",)),
     ("['a', 'b']", ("['a', 'b']",)),
     ("{1, 2}", ("{1, 2}",)),
+    ("\\boxed {7} or \\boxed\n{8}", ("8",)),
+    ({"role": "assistant", "content": "8"}, ("8",)),
 ]
 REFUSED: list[tuple[Any, str]] = [
     (None, "is null"),
@@ -119,6 +121,10 @@ REFUSED: list[tuple[Any, str]] = [
     ({"target": 44, "numbers": [1, 2]}, "with numbers beside target"),
     ('{"a": 1}', "is an object without any of"),
     ({"text": [], "answer_start": []}, "is an object without any of"),
+    ("['a' 'b']", "is a list as numpy prints it"),
+    ("array(['a', 'b'], dtype=object)", "is a list as numpy prints it"),
+    ("So \\boxed{}.", "marks nothing"),
+    ("So it is\n####", "with nothing behind it"),
     (b"7", "is bytes, not a text or a number"),
     ('[{"a": 1}]', "is a list of lists or objects"),
     ([{"role": "user", "content": "8"}], "does not end with a text of the assistant"),
@@ -309,6 +315,14 @@ def test_tests_are_called_whatever_runs_them() -> None:
     assert one(question="Twice x.", tests=functions, **DOUBLE).hidden_tests == (
         "\n\ndef test_two():\n    assert double(2) == 4\n\ntest_two()",
     )
+    stack = "class Stack:\n    def push(self, x): ..."
+    problem = one(question="A stack.", solution=stack, tests=["Stack().push(1)"])
+    assert (problem.entry_point, problem.question.split("\n\n")[1]) == (
+        "Stack",
+        "class Stack:\n    def push(self, x):",
+    )
+    problem = one(question="Wait.", solution="async def f(x): ...", tests=["assert f(1)"])
+    assert problem.question == "Wait.\n\nasync def f(x):"
     given = {"ability": "code", "reward_model": {"ground_truth": json.dumps(ASSERTS.split("\n"))}}
     problem = one(question="Write double(x).", **given)
     assert (problem.entry_point, problem.reference) == ("double", "")
@@ -343,6 +357,10 @@ def test_published_rows_are_read() -> None:
     [
         {**CHOICES, "answer": "B"},
         {**CHOICES, "answer": "(b)"},
+        {**CHOICES, "answer": "B) blood"},
+        {**CHOICES, "answer": "So \\boxed{B}."},
+        {**CHOICES, "answer": ["B", "blood"]},
+        {**CHOICES, "choices": '["grass", "blood"]', "answer": "1"},
         {**CHOICES, "answer": "Blood"},
         {**CHOICES, "answer": 1},
         {**CHOICES, "choices": {"A": "grass", "B": "blood"}, "answerKey": "B"},
@@ -357,6 +375,19 @@ def test_choices(given: dict[str, Any]) -> None:
     problem = one(**given)
     assert (problem.kind, problem.reference) == ("qa", "B")
     assert dict(problem.choices)["B"] == "blood"
+
+
+def test_yes_and_no_are_choices_of_true_and_false() -> None:
+    given = {"question": "Is it?", "choices": ["Yes", "No"]}
+    assert [one(**given, answer=value).reference for value in (True, False)] == ["A", "B"]
+
+
+def test_a_chat_of_several_turns_names_its_speakers() -> None:
+    chat = [SYSTEM, {"role": "user", "content": "2?"}, {"role": "assistant", "content": "4"}, USER]
+    assert (
+        one(prompt=chat, answer="7").question
+        == f"user: 2?\n\nassistant: 4\n\nuser: {USER['content']}"
+    )
 
 
 def test_numbers_of_choices_are_counted_from_where_all_rows_say() -> None:

@@ -11,7 +11,7 @@ from flowright.config.llm import LlmSection, ModelEntry
 from flowright.core.errors import ConfigError
 from flowright.llm.chat import ChatRequest, Message
 from flowright.llm.client import ChatClient
-from flowright.llm.control_tokens import OwnTokens, broken, tokens_of
+from flowright.llm.control_tokens import OwnTokens, broken, tokenizer_folder, tokens_of
 from flowright.llm.fences import fence_for, sanitise
 
 TOKENS = """
@@ -32,6 +32,10 @@ TOKENS = """
 <add_file> <think_off> <think_faster> <IMG_CONTEXT> <[fim-prefix]> <[SYSTEM_NEVER_USED]>
 <｜DSML｜function_calls> <｜hy_place▁holder▁no▁2｜> <|START_RESPONSE|> <|tool_calls_section_begin|>
 <|begin_of_box|> <|inner_prefix|> <|plamo:msg|> <longcat_tool_call> <think_on>
+<function=get_weather> </function> <parameter=city> </parameter> <tool_use> <0x0A> <SPEC_1> <img>
+</img> <ref> </ref> <quad> </quad> <fake_token_around_image> <row_1_col_1> <global-img> <PRE> <SUF>
+<im_patch> <patch_index_0000> </delimiter_of_multi_objects/> <racm3:break> <mask:0> <jupyter_start>
+<audio_soft_token> <region_cap> <｜place▁holder▁no▁1｜> <end_of_utterance> <object_ref_start>
 ]!p~[ ]!d~[ ]~b] ]~!b[ [e~[ ]<]minimax[>[ ◁think▷ ◁/think▷
 """.replace("<fim-suffix>|", "").split()
 
@@ -68,6 +72,8 @@ def test_a_switch_of_thinking_is_broken(switch: str) -> None:
         "https://example.org/think and a/think, </p>, rethink/thinking",
         "fn f(x: Box<[u8]>, y: &[|v|]) -> [T; 3]",
         "<start> <end> <token> <commit> <file>",
+        "<<SRE>> <h1>A</h1> <img src='a.png'> <T> <ID> Vec<u8> Map<K, V> a<b_1 and c>d x<0x1F",
+        "#include <my_lib.h> <stdio.h> p<0.05 <1> <- -> <=> 3<x<5 <br> <std::vector<int>>",
     ],
 )
 def test_honest_text_is_left_alone(text: str) -> None:
@@ -172,3 +178,15 @@ def test_a_tokenizer_that_is_not_there_is_said(tmp_path: Path) -> None:
     entry = ModelEntry(base_url="http://localhost:1/v1", model_name="m", tokenizer=tmp_path)
     with pytest.raises(ConfigError, match=r"models\.m\.tokenizer"):
         ChatClient("m", entry, LlmSection())
+
+
+def test_a_model_of_the_hub_s_cache_names_its_tokens(tmp_path: Path) -> None:
+    model = tmp_path / "models--mine--tiny"
+    snapshot = model / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    folder(snapshot, tokenizer_config=CONFIG)
+    (model / "refs").mkdir()
+    (model / "refs" / "main").write_text("abc", encoding="utf-8")
+    assert "{{turn}}" in tokens_of(tokenizer_folder("mine/tiny", tmp_path))
+    for name in ("mine/other", "gpt-4o", "a/b/c", "/x", "mine/bad..name--"):
+        assert tokens_of(tokenizer_folder(name, tmp_path)) == frozenset()

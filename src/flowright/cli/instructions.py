@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flowright.core.command_line import at_least_one, say
+from flowright.core.command_line import at_least_one, say, settings_of
 
 LLM_FILE = Path("config/aflow_llm.yaml")
 JUDGE_FILE = Path("config/judge_server.yaml")
@@ -171,8 +171,16 @@ def add_generate_options(parser: argparse.ArgumentParser) -> None:
     )
 
     add = parser.add_argument
-    add("--data-path", type=Path, required=True, metavar="FILE", help="rows with prompts")
-    add("--output-path", type=Path, required=True, metavar="FILE", help="a .parquet file")
+    add(
+        "--data-path",
+        dest="data",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="rows with prompts",
+    )
+    add("--output-path", dest="out", type=Path, required=True, metavar="FILE",
+        help="a .parquet file")  # fmt: skip
     add("--prompt-key", default="prompt", metavar="COLUMN", help="texts or lists of messages")
     add("--response-key", default="responses", metavar="COLUMN", help="what is written")
     add("--start", type=int, default=0, metavar="ROW", help="the first row (0)")
@@ -205,22 +213,13 @@ def generate(options: argparse.Namespace) -> int:
     )
 
     console, errors = Console(), Console(stderr=True)
-    request = GenerationRequest(
-        named=model_name(options, partial(say, errors)),
-        settings=draw_settings(options),
-        data=options.data_path,
-        out=options.output_path,
-        prompt_key=options.prompt_key,
-        response_key=options.response_key,
-        start=options.start,
-        limit=options.limit,
-        overwrite=options.overwrite,
-    )
+    named = model_name(options, partial(say, errors))
+    request = settings_of(options, GenerationRequest, named=named, settings=draw_settings(options))
     with progress_bar(errors, "responses") as progress:
         done = uvloop.run(generate(request, progress))
     for line in done.lines():
         say(console, line)
-    say(console, str(options.output_path))
+    say(console, str(options.out))
     return 0
 
 

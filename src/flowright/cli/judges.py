@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowright.core.command_line import at_least_one, on_signal, progress_bars, say
+from flowright.core.command_line import at_least_one, on_signal, progress_bars, say, settings_of
 from flowright.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ def add_exam_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeats", type=at_least_one, default=3, metavar="N",
                         help="verdicts per unchanged answer (default: 3)")  # fmt: skip
     parser.add_argument("--perturbations", metavar="A,B", help="default: all; '' for none")
-    parser.add_argument("--no-pairs", action="store_true", help="skip the test of the order of two")
+    parser.add_argument("--no-pairs", dest="pairs", action="store_false",
+                        help="skip the test of the order of two")  # fmt: skip
     parser.add_argument("--evalbiasbench", type=Path, metavar="DIR",
                         help="ask about its pairs as well; DIR has the downloads")  # fmt: skip
     parser.add_argument("--concurrency", type=at_least_one, default=32, metavar="N",
@@ -89,22 +90,12 @@ def _hold_exam(
     if options.build:
         built = build_file(options.build, options.out, options.limit, options.seed, progress, say)
         return uvloop.run(built)
-    plan = ExamPlan(
-        perturbations=chosen_perturbations(options.perturbations),
-        repeats=options.repeats,
-        seed=options.seed,
-        concurrency=options.concurrency,
-        price_in=options.price_in,
-        price_out=options.price_out,
-    )
-    config = load_judge_server(options.config, options.overrides)
-    biased = ()
-    if options.evalbiasbench:
-        biased = tuple(read_pairs("evalbiasbench", options.evalbiasbench))
-    with_pairs = not options.no_pairs
-    request = ExamRequest(
-        config, options.data, plan, options.limit, with_pairs, options.out, biased
-    )
+    options.perturbations = chosen_perturbations(options.perturbations)
+    options.config = load_judge_server(options.config, options.overrides)
+    folder = options.evalbiasbench
+    biased = tuple(read_pairs("evalbiasbench", folder)) if folder else ()
+    plan = settings_of(options, ExamPlan)
+    request = settings_of(options, ExamRequest, plan=plan, biased=biased)
     return uvloop.run(run_exam(request, progress, say))
 
 
@@ -132,11 +123,14 @@ def add_benchmark_options(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--outputs", type=Path, metavar="FILE",
                       help="a judge's replies in JudgeBench's form; no judge is asked")  # fmt: skip
     parser.add_argument("--judge", metavar="NAME_OR_PATH", help="the judge to measure")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="the record (default: in outputs)")
+    parser.add_argument("--json", dest="out", type=Path, metavar="OUT",
+                        help="the record (default: in outputs)")  # fmt: skip
     parser.add_argument("--html", type=Path, metavar="OUT", help="a page as well")
-    parser.add_argument("--data", type=Path, default=Path("data/raw"), metavar="DIR",
+    parser.add_argument("--data", dest="folder", type=Path, default=Path("data/raw"),
+                        metavar="DIR",
                         help="where the downloaded files are (default: data/raw)")  # fmt: skip
-    parser.add_argument("--ask", choices=("pairwise", "score", "pointwise"), default="pairwise",
+    parser.add_argument("--ask", dest="way", choices=("pairwise", "score", "pointwise"),
+                        default="pairwise",
                         help="which answer is better, or a score or grade of each")  # fmt: skip
     parser.add_argument("--mode", choices=("ranking", "ratings"),
                         help="RewardBench 2: the best of four, or a rating of each")  # fmt: skip
@@ -191,25 +185,8 @@ def _measure(
 
         return open_trained_judge(named)
 
-    judge = None
-    if options.judge is not None:
-        judge = JudgeName(
-            options.judge, options.config, options.overrides, options.ask, options.seed
-        )
-    request = BenchmarkRequest(
-        judge=judge,
-        benchmark=options.benchmark,
-        pairs=options.pairs,
-        outputs=options.outputs,
-        folder=options.data,
-        out=options.json,
-        mode=options.mode,
-        limit=options.limit,
-        seed=options.seed,
-        overwrite=options.overwrite,
-        trained_on=options.trained_on,
-        allow_trained_on=options.allow_trained_on,
-    )
+    judge = settings_of(options, JudgeName) if options.judge is not None else None
+    request = settings_of(options, BenchmarkRequest, judge=judge)
     return uvloop.run(run_benchmark(request, open_folder, progress, say))
 
 

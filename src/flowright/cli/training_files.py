@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowright.core.command_line import at_least_one, progress_bars
+from flowright.core.command_line import at_least_one, progress_bars, settings_of
 
 if TYPE_CHECKING:
     from flowright.criteria.constraints.drawing import DrawnPrompts
@@ -207,7 +207,7 @@ def add_transcripts_options(parser: argparse.ArgumentParser) -> None:
                         )  # fmt: skip
     parser.add_argument("--out", type=Path, default=Path("data/transcripts"), metavar="DIR",
                         help="default: %(default)s")  # fmt: skip
-    parser.add_argument("--as", dest="kept", choices=("parquet", "jsonl"), default="parquet",
+    parser.add_argument("--as", dest="kept_as", choices=("parquet", "jsonl"), default="parquet",
                         help="default: %(default)s")  # fmt: skip
     parser.add_argument("--val", type=Path, action="append", default=[], metavar="FILE",
                         help="held-out rows; repeat it (default: a share of all)")  # fmt: skip
@@ -266,11 +266,7 @@ def _make_transcripts(
     except ValidationError as error:
         raise UserError(*(each["msg"] for each in error.errors())) from None
 
-    making = TranscriptRequest(
-        rows, options.judge, options.config, options.out, options.by, options.kept,
-        options.tries, options.temperature, options.max_tokens, options.seed, options.limit,
-        options.overwrite, options.overrides,
-    )  # fmt: skip
+    making = settings_of(options, TranscriptRequest, rows=rows)
     return uvloop.run(make_transcripts(making, progress))
 
 

@@ -56,7 +56,7 @@ class ModelEntry(Section):
     """See `temperature`."""
     tokenizer: Path | None = None
     """Folder with `tokenizer_config.json` or `tokenizer.json`, whose control tokens are broken in
-    every message. Default: `model_name`, if that is a folder."""
+    every message. Default: `model_name`, if that is a folder or in the hub's cache."""
 
     @property
     def base_urls(self) -> tuple[str, ...]:

@@ -18,9 +18,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flowright.core.errors import UserError
 
@@ -93,6 +93,12 @@ def at_least_one(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError("at least 1")
     return number
+
+
+def settings_of(options: argparse.Namespace, kind: type, **given: Any) -> Any:
+    """Make a dataclass of ``given`` and, under the names of its other fields, of the options."""
+    named = {f.name: getattr(options, f.name) for f in fields(kind) if hasattr(options, f.name)}
+    return kind(**named | given)
 
 
 def run_command(main: Callable[[], int], signals: bool = True) -> int:

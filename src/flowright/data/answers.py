@@ -57,6 +57,8 @@ def _values(cell: Any, notes: dict[str, None], depth: int) -> list[Any]:
     if depth > _DEEPEST:
         raise UnreadableAnswer("is too deep")
     if isinstance(cell, str):
+        if cell.startswith("array(") or (cell[:1] == "[" and not _has_commas(cell)):
+            raise UnreadableAnswer("is a list as numpy prints it; write it as JSON")
         inside = structure(cell)
         if isinstance(inside, Mapping) and (depth == 0 or set(inside) & {*_INNER}):
             notes["answer from an object that is written as text"] = None
@@ -66,6 +68,8 @@ def _values(cell: Any, notes: dict[str, None], depth: int) -> list[Any]:
         if isinstance(inside, list) and any(isinstance(one, str) for one in inside):
             notes["a list that is written as text is one answer; `answers` holds several"] = None
         return [cell]
+    if is_message(cell) and "role" in cell:
+        cell = [cell]
     if isinstance(cell, Mapping):
         return _of_object(cell, notes, depth)
     if not isinstance(cell, list):
@@ -172,6 +176,7 @@ def _has_commas(text: str) -> bool:
 # Final answers.
 
 _TAGGED = re.compile(r"<answer>(.*?)</answer>\s*\Z", re.DOTALL | re.IGNORECASE)
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _BARE_BOX = re.compile(
     r"\\(?:boxed|fbox)(?:\s+|(?=\d))([^\s${}][^\s$]*?)(?=[.,;:]?(?:\s|\$|\\\)|\\\]|\Z))"
 )
@@ -199,23 +204,30 @@ def final_answer(text: str, notes: dict[str, None]) -> str:
         notes["answer from the <answer> tags"] = None
         return tagged[1].strip()
     _, mark, final = text.rpartition("####")
+    if mark and not final:
+        raise UnreadableAnswer("ends with ####, with nothing behind it")
     final, _, more = final.strip().partition("\n")
-    if mark and final and (not more or is_number(final.strip())):  # else a heading
+    if mark and (not more or is_number(final.strip())):  # else a heading
         final = final.strip()
         notes["answer from behind '####'"] = None
         return final.replace(",", "") if _THOUSANDS.fullmatch(final) else final
-    braced = boxed(text.replace("\\fbox{", "\\boxed{"))
-    if braced is None and (bare := _BARE_BOX.search(text)):
-        braced = bare[1]
-    if braced is not None and braced.strip():
-        notes["answer from the last \\boxed{}"] = None
-        return braced.strip()
-    return text
+    braced = _BOX.sub(r"\\boxed{", text)
+    found = boxed(braced)
+    if found is None and (bare := _BARE_BOX.search(text)):
+        found = bare[1]
+    if found is None:
+        return text
+    if not found.strip():
+        raise UnreadableAnswer("marks nothing: its last \\boxed{} is empty")
+    several = boxed(braced[: braced.rfind("\\boxed{")]) not in (None, found)
+    notes["answer from the last \\boxed{}" + " of several" * several] = None
+    return found.strip()
 
 
 _NUMBER = re.compile(r"[-+]?[$€£]?(?:\d[\d,]*)?\.?\d+(?:/\d+)?\s*%?")
 _BOUND = re.compile(rf"{_NUMBER.pattern}|[-+]?(?:∞|inf|infinity|π|pi)")
-_TERM = r"[-+]?\s*\d*\s*[a-z]?(?:\([^()a-zA-Z]*[a-z]?[^()a-zA-Z]*\))?"
+_LONGEST = 1000  # characters of a number or of terms; beyond, matching takes long
+_TERM = r"[-+]?(?:\d+[a-z]?|[a-z])(?:\([^()a-zA-Z]*[a-z]?[^()a-zA-Z]*\))?"
 _TERMS = re.compile(rf"{_TERM}(?:\s*[-+*/]\s*{_TERM})+")
 # Digits with single letters, such as 52_8, but no date, range or version.
 _COMPACT = re.compile(
@@ -228,16 +240,19 @@ def is_number(text: str) -> bool:
     """Return whether a text is a number, or numbers as a list, a point or an interval."""
     inside = re.sub(r"[()\[\]{}]", " ", text)
     parts = [part.strip() for part in re.split(r"[,;]", inside)]
+    if len(text) > _LONGEST:
+        return False
     return bool(_NUMBER.fullmatch(text)) or all(map(_BOUND.fullmatch, parts))
 
 
 def is_formula(text: str) -> bool:
     """Return whether a text is a number or a formula, not sentences with formulas in them."""
+    text = text.replace("\u2212", "-")
     if is_number(text):
         return True
     prose = _WORD.findall(re.sub(r"\\(?:text|mbox|mathrm)\s*\{[^{}]*\}", "", text))
     marked = re.search(r"\\[a-zA-Z]+|[\^=]", text)
-    if marked:
-        return len(prose) < 4
+    if marked or len(text) > _LONGEST:
+        return marked is not None and len(prose) < 4
     terms = _TERMS.fullmatch(text) and re.search("[a-z]", text)
     return bool(terms or _COMPACT.fullmatch(text))

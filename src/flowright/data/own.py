@@ -37,6 +37,7 @@ _FORMS: Mapping[tuple[str, ...], tuple[str, Converter]] = {
 _SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "dev": "val"}
 _SPLITS |= {"test": "test"}
 _LETTERED = re.compile(r"(?:option|choice)?[ _]?([A-Ja-j])")
+_BOTH = re.compile(r"\(?(\w)[).:]+\s*(.+)", re.DOTALL)
 _OPTION = re.compile(r"(?:^|,)\s*([a-j])\s*\)\s*(.*?)\s*(?=,\s*[a-j]\s*\)|\Z)", re.DOTALL)
 
 
@@ -133,9 +134,10 @@ class Conversion:
         given = self._value(row, "kind")
         if self.kind or given is None:
             return self.kind
-        if "kind" in row and given not in KINDS:
+        kind: Kind | None = next((k for k in KINDS if k == str(given).casefold()), None)
+        if "kind" in row and kind is None:
             raise row.error(f"kind is {given!r}, not one of {', '.join(KINDS)}")
-        return next((kind for kind in KINDS if kind == str(given).casefold()), None)
+        return kind
 
     def _kind_of(self, reference: str) -> Kind:
         kind: Kind = "math" if is_formula(reference) else "qa"
@@ -167,6 +169,9 @@ class Conversion:
             if not contents or not all(contents):
                 raise row.error("the question is a list, but not one of messages with a content")
             self.assumed["question from the messages of a chat, joined"] += 1
+            if "assistant" in roles:
+                speakers = [message_role(message) for message in value]
+                contents = [f"{s}: {text}" for s, text in zip(speakers, contents, strict=True)]
             value = "\n\n".join(contents)
         if not isinstance(value, str) or not value.strip():
             raise self._columns.lacking(row, "question", "question", "qa")
@@ -219,25 +224,35 @@ class Conversion:
         return pairs
 
     def _label(self, row: UpstreamRow, answer: AnswerCell, choices: list[list[str]]) -> str:
+        texts = (answer.reference, *answer.alternatives)
+        found = [self._choice(text, answer.index, choices) for text in texts]
+        if answer.reference in ("true", "false"):  # which yes or no stands for
+            found = [label for label in found if label is not None]
+        if len({*found}) > 1:
+            raise row.error(f"several answers to one choice: {', '.join(texts)}"[:200])
+        if not found or found[0] is None:
+            shown = "; ".join(f"{label}. {' '.join(text.split())[:40]}" for label, text in choices)
+            raise row.error(f"the answer {texts[0][:60]!r} is none of the choices {shown}")
+        return found[0]
+
+    def _choice(self, text: str, index: int | None, choices: list[list[str]]) -> str | None:
+        """The label that an answer means: a label, a choice's text, both, or a choice's number."""
         labels = {label.casefold(): label for label, _ in choices}
         by_text = {normalise(text): label for label, text in choices}
-        contents, index = answer.reference, answer.index
-        found = labels.get(contents.strip("().: ").casefold())
-        if found is None and normalise(contents) in by_text and index is None:
-            self.assumed["answers are texts of choices"] += 1
-            found = by_text[normalise(contents)]
-        if found is None and (index is not None or contents.isdecimal()):
-            place = int(contents) - self._from_one
-            if 0 <= place < len(choices):
-                first = "1" if self._from_one else "0"
-                self.assumed[f"answers are numbers of choices, counted from {first}"] += 1
-                found = choices[place][0]
-        if found is not None and not (set(answer.alternatives) - {"yes", "no"}):
+        if found := labels.get(text.strip("().: ").casefold()):
             return found
-        shown = "; ".join(f"{label}. {' '.join(text.split())[:40]}" for label, text in choices)
-        if found is not None:
-            raise row.error(f"several answers to one choice: {contents}, {answer.alternatives[0]}")
-        raise row.error(f"the answer {contents[:60]!r} is none of the choices {shown}")
+        both = _BOTH.fullmatch(text)
+        if both and labels.get(both[1].casefold()) == by_text.get(normalise(both[2]), ""):
+            return labels[both[1].casefold()]
+        if index is None and normalise(text) in by_text:
+            self.assumed["answers are texts of choices"] += 1
+            return by_text[normalise(text)]
+        place = int(text) - self._from_one if text.isdecimal() else -1
+        if not 0 <= place < len(choices):
+            return None
+        first = "1" if self._from_one else "0"
+        self.assumed[f"answers are numbers of choices, counted from {first}"] += 1
+        return choices[place][0]
 
     def _counts_from_one(self, rows: Sequence[UpstreamRow]) -> bool:
         """Return whether answers are numbers of choices counted from one: none is 0 and one equals

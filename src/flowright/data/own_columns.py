@@ -69,7 +69,8 @@ class OwnColumns:
         """Return a field of ours, None where the row has no column for it. A list that is written
         as text, as in CSV, is one in columns that hold several values."""
         for column in (self.named[name],) if name in self.named else NAMES[name]:
-            column = column if column in row.values else column.capitalize()
+            spelt = (column, column.capitalize(), column.upper())
+            column = next((one for one in spelt if one in row.values), column)
             value = row.values.get(column)
             if isinstance(value, str) and (name in _LISTS or column in _SEVERAL):
                 inside = structure(value)

@@ -10,7 +10,7 @@ from typing import Any
 
 from flowright.data.answers import is_empty, message_text, structure
 from flowright.data.own_columns import NAMES, OwnColumns
-from flowright.data.sources.programs import humaneval, interface, io_tests
+from flowright.data.sources.programs import Definition, humaneval, interface, io_tests
 from flowright.data.sources.rows import UpstreamRow
 from flowright.data.task import Kind, Problem
 from flowright.llm.replies import code_blocks, extract_code
@@ -171,8 +171,7 @@ def _setup(columns: OwnColumns, row: UpstreamRow) -> str:
 
 def _defined(source: str) -> list[str]:
     tree = parse_trusted(source)
-    functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    return [node.name for node in tree.body if isinstance(node, functions)] if tree else []
+    return [node.name for node in tree.body if isinstance(node, Definition)] if tree else []
 
 
 def _completed(question: str, code: str, entry: str | None) -> str:

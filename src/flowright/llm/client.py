@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Self
 
 from flowright.config.llm import LlmSection, ModelEntry
@@ -25,7 +24,7 @@ from flowright.llm.chat import (
     Usage,
 )
 from flowright.llm.context import context_of
-from flowright.llm.control_tokens import OwnTokens, tokens_of
+from flowright.llm.control_tokens import OwnTokens, tokenizer_folder, tokens_of
 from flowright.llm.counters import Counters
 from flowright.llm.retries import Balance, Lease, RetriedCall, Retries, RetryPolicy
 from flowright.llm.transport import (
@@ -66,7 +65,7 @@ class ChatClient:
         if bad := [url for url in urls if not url.startswith(("http://", "https://"))]:
             raise ConfigError(*(f"{where}: {url!r} is not a URL; write http://..." for url in bad))
         keys = tuple(key or "sk-none" for key in entry.api_keys)
-        folder = entry.tokenizer or Path(entry.model_name)
+        folder = entry.tokenizer or tokenizer_folder(entry.model_name)
         if entry.tokenizer is not None and not tokens_of(folder):
             place = f"{section.file}: models.{name}.tokenizer"
             raise ConfigError(f"{place}: no tokenizer_config.json or tokenizer.json in {folder}")
@@ -81,7 +80,13 @@ class ChatClient:
         )
         self._connections = {url: Connection(url, entry.no_proxy) for url in urls}
         self._contexts: dict[str, int | None] = {}  # of the servers that were asked for it
+        self._simulated: set[str] = set()
         self.counters = Counters(urls)
+
+    @property
+    def simulated(self) -> bool:
+        """True if a server was a simulated one at the latest :meth:`check`."""
+        return bool(self._simulated)
 
     def as_role(self, role: str) -> Self:
         """Return this client with its calls counted under ``role``; connections are shared."""
@@ -204,6 +209,8 @@ class ChatClient:
             hint = HINTS.get(response.status, "see the server's log")
             return f"{where}: answered {response.status} to /models; {hint}"
         cards = model_cards(response)
+        if any(card.get("simulated") is True for card in cards or ()):
+            self._simulated.add(url)
         if cards is None:
             return f"{where}: this is not an OpenAI-compatible server; check base_url"
         model, names = self.entry.model_name, [str(card["id"]) for card in cards]

@@ -8,6 +8,7 @@ all models, :func:`tokens_of` reads those of one model's tokenizer.
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,20 +16,24 @@ from typing import Any
 from flowright.core.errors import ConfigError
 from flowright.llm.replies import THINKING_TAG
 
-# Names that stand in angle brackets, some with the model's prefix: <s>, <tool_call>, <seed:eos>.
-_NAME = (
+# What looks like a control token in angle brackets: a name that no element of HTML and no type has,
+# of words joined by an underscore, hyphen or colon, in capitals, a byte, or with a value; and plain
+# words that some tokenizer uses: <s>, <tool_use>, <seed:eos>, <row_1_col_1>, <0x0A>, <function=f>.
+_WORDS = (
     r"s|bos|eos|pad|unk|mask|cls|sep|sop|eop|eod|eot|eom|role|system|user|assistant|human|bot|model"
-    r"|tools?|toolcall|tool_(?:calls?|responses?|results?|outputs?|sep)|function(?:_(?:call|result))?"
-    r"s?|invoke|parameter|arg_(?:key|value)|observation|channel|message|turn|image|audio|video|box"
-    r"|(?:start|begin|end)_\w{1,30}|cot_\w{1,30}|fim_\w{1,20}|file_sep(?:arator)?|repo_?name"
-    r"|gh_stars|commit_\w{1,10}|empty_output|add_file|escape|eo(?:h|a|sys)|IMG_CONTEXT|no_?think"
-    r"|think_\w{1,10}|\w{1,20}_(?:start|end|pad|placeholder|token)|SPECIAL_\d{1,4}"
-    r"|(?:unused|reserved|extra|special|loc|image|dummy|ctrl|sentinel)[a-z_]{0,20}\d{1,5}"
+    r"|tools?|toolcall|functions?|invoke|parameter|observation|channel|message|turn|image|audio|video"
+    r"|box|escape|eo(?:h|a|sys)|nothink|reponame"
+    r"|(?:unused|reserved|extra|special|loc|image|dummy|ctrl|sentinel)\d{1,5}"
+)
+_JOINED = (
+    r"[a-z\d]{1,30}(?:[_-][a-z\d]{1,30}|:[a-z\d]{1,30}){1,8}(?:\s[^<>\n]{0,200}=[^<>\n]{0,200})?"
 )
 _ANGLE = (
     r"[<＜](?=[|｜]"  # <|im_end|>, <|channel>, <｜User｜>
     r"|/?[\w:.▁-]{1,40}[|｜][>＞]"  # <turn|>
-    rf"|/?(?:{THINKING_TAG}|(?:[a-z]{{1,12}}[:_-])?(?:{_NAME}))(?:\s[^<>\n]{{0,200}})?/?[>＞]"
+    rf"|/?(?:{THINKING_TAG}|{_WORDS})(?:\s[^<>\n]{{0,200}})?/?[>＞]"
+    rf"|/?(?:{_JOINED}|(?<!<<)(?-i:[A-Z]{{3,30}}\d{{0,5}})|0x[\da-f]{{2}}|img|ref|quad"
+    r"|[a-z]\w{0,30}=[^<>\n]{1,200})/?[>＞]"
     r"|</?SYS>>|\[[\w▁-]{6,60}\]>)"
 )
 # In square brackets, as their tokenizers write them: in capitals, or between bars.
@@ -78,6 +83,22 @@ class OwnTokens:
 
     def _begins(self, text: str, at: int) -> bool:
         return any(text[at : at + length] in self._tokens for length in self._lengths)
+
+
+def tokenizer_folder(model: str, cache: Path | None = None) -> Path:
+    """Return the folder of a model's tokenizer: ``model`` itself, or the copy in the hub's cache on
+    this machine (``cache``, default the user's) of a model named ``owner/name``."""
+    folder = Path(model)
+    if folder.is_dir() or model.count("/") != 1:
+        return folder
+    from huggingface_hub import try_to_load_from_cache
+
+    with suppress(ValueError):  # a name that no model of the hub can have
+        for name in _FILES[:2]:
+            found = try_to_load_from_cache(model, name, cache)
+            if isinstance(found, str):
+                return Path(found).parent
+    return folder
 
 
 @lru_cache(maxsize=16)

@@ -25,7 +25,7 @@ from flowright.config.judge import JudgeServerSection
 from flowright.config.root import JudgeServerConfig
 from flowright.core.batch_calls import RequestBatcher
 from flowright.core.errors import ConfigError
-from flowright.core.net import DrainingServer, listen, url_of
+from flowright.core.net import DrainingServer, allowed_hosts, listen, url_of
 from flowright.core.plugins import load
 from flowright.data.contamination import TrainedOn
 from flowright.judging.build import OpenJudge, model_folders, open_judge
@@ -142,7 +142,7 @@ async def open_backend(config: JudgeServerConfig) -> AsyncIterator[tuple[OpenJud
             found = await asyncio.gather(models.check(), opened.check())
             return [problem for problems in found for problem in problems]
 
-        await opened.check()  # also finds out whether a service is simulated
+        await ready()  # also finds out whether a server is simulated
         record = TrainedOn.gathered(model_folders(config.llm.file, config.models))
         yield replace(opened, trained_on=record), ready
 
@@ -204,6 +204,7 @@ def _serve(
                     simulated=opened.simulated,
                     notes=opened.notes,
                     trained_on=opened.trained_on,
+                    hosts=allowed_hosts(settings.host),
                 )
                 server = DrainingServer(app, app.state.traffic.drain, settings.drain_seconds, say)
                 for line in _greeting(settings, opened, mode, listener.getsockname()[1]):
