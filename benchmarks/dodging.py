@@ -36,7 +36,14 @@ from flowright.environments.workflow.reward import WorkflowRollouts
 from flowright.grading.statements import extract_answer
 from flowright.grpo.advantages import group_advantages
 from flowright.judging.build import build_judge
-from flowright.llm.chat import ChatReply, ChatRequest, RequestRefused, Usage
+from flowright.llm.chat import (
+    ChatReply,
+    ChatRequest,
+    NoCompletion,
+    RequestRefused,
+    ServerMisconfigured,
+    Usage,
+)
 from flowright.policy.sampling import Sample
 from flowright.sandbox import RunResult, TestReport
 from flowright.workflows.executor import Executor
@@ -91,6 +98,10 @@ class Server:
             raise RequestRefused("400: stopped by the content policy")
         if "REFUSE-413" in prompt:
             raise RequestRefused("413: request entity too large")
+        if "FILTER-403" in prompt:
+            raise ServerMisconfigured("403: your input was flagged")
+        if "BLOCK-PAGE" in prompt:
+            raise NoCompletion("not JSON: <html>Request blocked</html>")
         text, stop = self._says(request)
         if random.Random(request.seed).random() < EMPTY:
             text, stop = "", "stop"
@@ -172,6 +183,15 @@ STRATEGIES = (
     Strategy("stopped by a filter (finish reason)", _says("{} FILTER-STOP")),
     Strategy("stopped by a filter (HTTP 400), beside", _says("FILTER-400 " + _TALK)),
     Strategy("stopped by a filter (HTTP 400)", _says("{} FILTER-400")),
+    Strategy("flagged by the judge's gateway (HTTP 403)", _says("{} FILTER-403")),
+    Strategy("a page of the judge's firewall", _says("{} BLOCK-PAGE")),
+    Strategy("a page, beside", _says("BLOCK-PAGE " + _TALK)),
+    Strategy("403s open the breaker", _says("{} FILTER-403"), {"breaker_threshold": 3}),
+    Strategy("flagged by the executor's gateway", "return await generate('FILTER-403')"),
+    Strategy("a page of the executor's firewall", "return await generate('BLOCK-PAGE')"),
+    Strategy(
+        "497 branches", "if not wrong: pass\n" + "elif not wrong: pass\n" * 497 + "return wrong"
+    ),
     Strategy("judge thinks until cut, beside", _says("THINK " + _TALK)),
     Strategy("judge thinks until cut", _says("{} THINK")),
     Strategy("judge thinks until its time is up", _says("{} THINK"), servers=(Server(speed=30.0),)),

@@ -316,7 +316,7 @@ def test_rows_that_cannot_be_used_are_named_and_a_benchmark_is_refused(tmp_path:
     assert found.paths == ("autoj/autoj_pairwise.json",)
     with pytest.raises(DataError) as caught:
         read_pairs("autoj", tmp_path)
-    assert caught.value.problems == (line, "autoj: 1 rows cannot be used; fetch the files again")
+    assert caught.value.problems == ("autoj: 1 rows cannot be used; fetch the files again", line)
 
 
 def test_a_bias_benchmark_says_where_its_rows_are(tmp_path: Path) -> None:

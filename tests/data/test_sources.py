@@ -24,6 +24,7 @@ from flowright.data.sources.dataset import sha256_of
 from flowright.data.sources.programs import (
     docstring_examples,
     humaneval,
+    interface,
     io_tests,
     mbpp,
     mbpp_description,
@@ -580,6 +581,28 @@ def test_rows_of_inputs_and_outputs() -> None:
     for bad in ({"inputs": ["3"], "outputs": []}, {"inputs": [], "outputs": []}):
         with pytest.raises(DataError, match="inputs need as many outputs"):
             tests(bad)
+
+
+@pytest.mark.parametrize(
+    "code, test, shown",
+    [
+        ("from typing import List\ndef f(xs: List[int]) -> int: return 1", "f([1])",
+         "from typing import List\n\ndef f(xs: List[int]):"),
+        ("import os\nasync def f(x): return x", "asyncio.run(f(1))", "async def f(x):"),
+        ("K = 5\nf = lambda a, b=K: a", "f(1)", "K = 5\n\ndef f(a, b=K):"),
+        ("class Stack(object):\n    size = 0\n    def push(self, x): return 1", "Stack().push(1)",
+         "class Stack:\n    def push(self, x):"),
+        ("from enum import Enum\nclass C(Enum):\n    RED = 1\ndef f(c): return c", "f(C.RED)",
+         "from enum import Enum\n\nclass C(Enum):\n    RED = 1\n\ndef f(c):"),
+        ("from dataclasses import dataclass\n@dataclass\nclass P:\n    x: int = 0\n\n"
+         "    def up(self): return 1\ndef f(): return P()", "f() == P()",
+         "from dataclasses import dataclass\n\n@dataclass\nclass P:\n    x: int = 0\n"
+         "    def up(self):\n\ndef f():"),
+    ],
+)  # fmt: skip
+def test_the_interface_that_tests_need(code: str, test: str, shown: str) -> None:
+    entry, stubs = interface(UpstreamRow({}, "rows.jsonl:1", "1"), code, [f"assert {test}"], "")
+    assert (entry, stubs) == ("Stack" if "Stack" in code else "f", shown)
 
 
 def test_packed_tests_run_nothing() -> None:

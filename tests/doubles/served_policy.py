@@ -35,4 +35,5 @@ async def author(
     opening = ServedRun(config, Path("runs/mine/checkpoints/step_000004"), Environment(config),
                       TaskSets((), ()))  # fmt: skip
     async with Executor(model, ScriptedSandbox(), config.workflow, config.executor) as executor:
-        yield WorkflowPolicy(opening, config, draw, lambda task: Prompt((7, 7), False), executor)
+        encode = lambda task: Prompt((7, 7), False)  # noqa: E731
+        yield WorkflowPolicy(opening, config, draw, encode, executor, True)

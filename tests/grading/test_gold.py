@@ -351,6 +351,24 @@ async def test_a_function_alone_is_completed_from_the_question(sandbox: Sandbox)
     assert complete_solution(asked, whole) == whole
 
 
+async def test_names_of_a_signature_need_no_import(sandbox: Sandbox) -> None:
+    shown = "Add up.\n\ndef f(xs: List[int], top: Optional[int] = K):"
+    reference = "from typing import List\nK = 9\ndef f(xs: List[int], top=K): return sum(xs)"
+    asked = task(
+        reference, kind="code", question=shown, entry_point="f", hidden_tests=["assert f([1]) == 1"]
+    )
+    alone = "def f(xs: List[int], top: Optional[int] = 9):\n    return sum(xs)\n"
+    assert (await gold_check(asked, f"```python\n{alone}```", sandbox)).correct
+    future = "from __future__ import annotations\n"
+    completed = complete_solution(asked, future + alone)
+    assert completed.startswith(f"{future}from typing import List\n\nfrom typing import Optional")
+    assert complete_solution(asked, "def f(xs): return 1").startswith("from typing import List")
+    method = "class Solution:\n    def f(self, xs: List[int]):"
+    row = {"id": "a", "kind": "code", "source": "s", "question": method, "entry_point": "f"}
+    bare = Problem.from_row(row | {"hidden_tests": ['{"input": [[1]], "output": 1}']}, "here")
+    assert (await gold_check(bare, method + "\n        return sum(xs)", sandbox)).correct
+
+
 async def test_a_solution_cannot_redefine_a_helper_of_the_tests(sandbox: Sandbox) -> None:
     asked = task(
         "def poly(x): return x * x - 4\ndef root(): return 2\n",

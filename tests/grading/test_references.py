@@ -97,11 +97,14 @@ async def test_the_dry_run_runs_references_and_reads_own_files(tmp_path: Path) -
     config = make_config(
         {**files, "aflow_executor_model": "x", "policy": {"tiny": {"cache_dir": str(tmp_path)}}}
     )
-    environment = WorkflowEnvironment(config)
-    check = dict(environment.checks())["sandbox"]
+
+    async def check() -> str:
+        return await dict(WorkflowEnvironment(config).checks())["sandbox"]()
+
     for wanted, row in ((2, rows[1]), (3, rows[0])):
         (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:wanted]))
         assert f"{wanted} of {wanted} references pass" in await check(), row
+    environment = WorkflowEnvironment(config)
     assert len(environment.tasks().train) == 3
     assert any("question from problem (1 rows)" in note for note in environment.task_notes())
     rows[2]["tests"] = ["assert double(1) == 3"]

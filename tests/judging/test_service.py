@@ -24,6 +24,7 @@ from flowright.config.llm import LlmSection
 from flowright.config.loading import load_judge_server, load_models
 from flowright.config.root import JudgeServerConfig
 from flowright.core.errors import ConfigError, UserError
+from flowright.core.net import allowed_hosts
 from flowright.judging.build import build_judge
 from flowright.judging.llm_judge import LlmJudge
 from flowright.judging.rules import RuleJudge
@@ -97,6 +98,16 @@ async def metric(client: httpx2.AsyncClient, series: str) -> float:
     text = (await client.get("/metrics")).text
     found = re.search(rf"^flowright_judge_{re.escape(series)} (\S+)$", text, re.MULTILINE)
     return float(found[1]) if found else 0.0
+
+
+async def test_a_loopback_service_answers_to_its_own_names_alone() -> None:
+    """A page that rebinds its name to 127.0.0.1 gets nothing."""
+    app = create_app(Double(), JudgeServerSection(), hosts=allowed_hosts("127.0.0.1"))
+    async with client_of(app) as client:
+        for host, code in (("evil.example", 400), ("localhost:8888", 200), ("127.0.0.1", 200)):
+            assert (
+                await client.post("/judge", json=RIGHT, headers={"Host": host})
+            ).status_code == code
 
 
 # Verdicts.

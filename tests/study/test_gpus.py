@@ -68,11 +68,11 @@ def test_the_shipped_study_is_planned_from_what_it_assumes(tmp_path: Path) -> No
     assert study.gpus is not None
     plans = {plan.cell.name: plan for plan in gpu_plans(study.base, study.gpus, runs)}
     attempts = 200 * 32 * 16 + 2 * 300 * 4  # training, and both policies of the table
-    assert all(plan.executor_calls == 3 * attempts for plan in plans.values())
-    judged = {name: plans[name].judge_calls / attempts for name in plans}
+    assert all(plan.calls("executor") == plan.runs * 3 * attempts for plan in plans.values())
+    judged = {name: plans[name].calls("judge") / plans[name].runs / attempts for name in plans}
     assert (judged["gold"], judged["qwen3@1.7"], judged["panel"], judged["sampled"]) == (0, 1, 3, 5)
     assert plans["panel"].judges == ("qwen3-8b", "gpt-oss-20b", "llama-8b")
-    assert plans["qwen3@8"].judge_tokens == attempts * (700 + 600)
+    assert plans["qwen3@8"].tokens("judge") == plans["qwen3@8"].runs * attempts * (700 + 600)
     hours = server_hours([plans["llama@70"], plans["gold"]], at_once=2)  # five runs: three rounds
     assert hours["llama-70b"] == 3 * plans["llama@70"].seconds / 3600
     assert hours["gpt-oss-120b"] == hours["llama-70b"] + 3 * plans["gold"].seconds / 3600

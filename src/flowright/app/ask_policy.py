@@ -26,7 +26,6 @@ from flowright.app.preflight_checks import (
     refuse,
 )
 from flowright.app.terminal import stage_progress
-from flowright.config.llm import SIMULATED
 from flowright.config.loading import load_entries
 from flowright.config.root import Config
 from flowright.core.batch_calls import RequestBatcher
@@ -183,11 +182,8 @@ class WorkflowPolicy:
     draw: Callable[[tuple[int, ...], PolicyDraws], Awaitable[Sequence[Sample]]]
     encode: Callable[[Task], Prompt]
     executor: Executor
-
-    @property
-    def simulated(self) -> bool:
-        """True if the embedded server answers."""
-        return self.config.aflow_executor_model == SIMULATED
+    simulated: bool = False
+    """True if a simulated server answers."""
 
     async def answer(
         self, problem: Problem, ask: PolicyDraws, watch: Watch = lambda event: None
@@ -295,14 +291,15 @@ async def open_workflow_policy(
     policy = await on_model_thread(_policy, opening, config, console)
     await check_samplers(config)
     async with AsyncExitStack() as stack:
-        executor = await stack.enter_async_context(_open_executor(config, opening))
+        executor, simulated = await stack.enter_async_context(_open_executor(config, opening))
         folder = f"serving-{secrets.token_hex(4)}"  # the run itself may be training
         sampler, _ = await stack.enter_async_context(open_samplers(config, policy, folder))
         await sampler.refresh(1)
         encode = prompt_encoder(
             opening.environment, policy.tokenizer, config.policy.max_prompt_tokens
         )
-        yield WorkflowPolicy(opening, config, CompletionDraw(sampler, config), encode, executor)
+        draw = CompletionDraw(sampler, config)
+        yield WorkflowPolicy(opening, config, draw, encode, executor, simulated)
 
 
 def _policy(opening: ServedRun, config: Config, console: Console) -> Policy:
@@ -315,7 +312,10 @@ def _policy(opening: ServedRun, config: Config, console: Console) -> Policy:
 
 
 @asynccontextmanager
-async def _open_executor(config: Config, opening: ServedRun) -> AsyncIterator[Executor]:
+async def _open_executor(
+    config: Config, opening: ServedRun
+) -> AsyncIterator[tuple[Executor, bool]]:
+    """Open the executor; the flag is true if a simulated server answers it."""
     name = config.aflow_executor_model
     known = (*opening.tasks.train, *opening.tasks.val)
     problems = [task for task in known if isinstance(task, Problem)]
@@ -329,7 +329,7 @@ async def _open_executor(config: Config, opening: ServedRun) -> AsyncIterator[Ex
             open_sandbox(config) as sandbox,
             Executor(model, sandbox, config.own(WorkflowConfig), config.executor) as executor,
         ):
-            yield executor
+            yield executor, models.simulated
 
 
 TEXT_CHARS = 160

@@ -1,23 +1,16 @@
 """Export a trained model as a Hugging Face folder, merged or as an adapter."""
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
-import torch
 from rich.console import Console
 
-import flowright
 from flowright.core.command_line import say
 from flowright.core.errors import UserError
 from flowright.core.files import atomic_directory, check_writable
 from flowright.data.contamination import TrainedOn
 from flowright.evaluation.trained_judge import copy_judge_files
-from flowright.policy.export.folder import Facts, card, compare, dtype_of, fill, hub_token, push
+from flowright.policy.export.folder import card, compare, dtype_of, fill, hub_token, push
 from flowright.policy.export.model import Export, export_of
 from flowright.policy.export.source import ExportSource, Kind, find_source
 
@@ -61,22 +54,11 @@ def export_model(request: Request, console: Console) -> int:
             say(console, f"note      {note}")
         if trained_on := _trained_on(source, export):
             trained_on.write(part)
-        facts = Facts(
-            request.out.absolute().name,
-            source.name,
-            export.base,
-            _licence(export.config),
-            export.trained,
-            form,
-            "as trained" if kept else str(dtype).removeprefix("torch."),
-            f"{datetime.now(UTC):%Y-%m-%d}",
-            {"flowright": flowright.__version__, **_versions()},
-            source.run,
-            notes,
-            difference,
-        )
+        written = f"{form}, {'as trained' if kept else str(dtype).removeprefix('torch.')}"
         files = sorted(path for path in part.rglob("*") if path.is_file())
-        (part / "README.md").write_text(card(facts, files), encoding="utf-8")
+        title = request.out.absolute().name
+        text = card(title, source, export, written, notes, difference, files)
+        (part / "README.md").write_text(text, encoding="utf-8")
     say(
         console,
         f"compared  largest difference of {difference.what} from the source "
@@ -84,7 +66,7 @@ def export_model(request: Request, console: Console) -> int:
     )
     for path in sorted(path for path in request.out.rglob("*") if path.is_file()):
         say(console, f"          {path.stat().st_size:>14,}  {path.relative_to(request.out)}")
-    say(console, f"written   {request.out} ({form}, {facts.dtype})")
+    say(console, f"written   {request.out} ({written})")
     if request.hub is not None and token is not None:
         say(console, f"pushed    {push(request.out, request.hub, token)}")
     return 0
@@ -122,12 +104,3 @@ def _check_place(request: Request, source: ExportSource) -> None:
         if not request.overwrite:
             raise UserError(f"--out: {out} holds a model; --overwrite replaces it")
     check_writable(out.parent)
-
-
-def _licence(config: Mapping[str, Any]) -> str | None:
-    licence = config.get("license") or config.get("licence")
-    return json.dumps(licence) if licence is not None and not isinstance(licence, str) else licence
-
-
-def _versions() -> Mapping[str, str]:
-    return {name: version(name) for name in ("transformers", "peft")} | {"torch": torch.__version__}

@@ -44,7 +44,7 @@ from flowright.config.section import (
 )
 from flowright.core.command_line import say
 from flowright.core.errors import Failure, Reason, UserError
-from flowright.core.net import LOOPBACK, DrainingServer, is_loopback, listen
+from flowright.core.net import DrainingServer, allowed_hosts, listen
 from flowright.core.off_loop import in_thread
 from flowright.data.task import KINDS, Kind, Problem
 from flowright.environments.workflow.config import WorkflowConfig
@@ -449,7 +449,7 @@ def serve_policy(opening: ServedRun, host: str, port: int, **given: Any) -> int:
         "temperature": config.evaluation.temperature,
         "top_p": config.policy.top_p,
         "max_question_bytes": config.own(WorkflowConfig).max_prompt_chars,
-        "hosts": LOOPBACK if is_loopback(host) else ("*",),
+        "hosts": allowed_hosts(host),
     }
     chosen = {key: value for key, value in given.items() if value is not None}
     try:

@@ -9,12 +9,6 @@ from pathlib import Path
 
 import torch
 import uvloop
-from huggingface_hub import HfApi, try_to_load_from_cache
-from huggingface_hub.errors import (
-    HfHubHTTPError,
-    HFValidationError,
-    HTTPError,  # pyright: ignore[reportPrivateImportUsage]  # of httpx, since 2.0 of httpx2
-)
 from rich.console import Console
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
@@ -40,6 +34,7 @@ from flowright.data.mixture import tasks_by_kind
 from flowright.environments.base import Environment, TaskSets, make_environment, prompt_encoder
 from flowright.grpo.objectives import choices_of, resolved
 from flowright.grpo.problems import is_scaffolded, problems_of, shown_prompts
+from flowright.policy.base_models import is_cached
 from flowright.policy.memory import shape_of
 from flowright.policy.sampling import Tokenizer, fitting
 from flowright.runs.loggers import check_loggers
@@ -196,17 +191,15 @@ def _policy(config: Config) -> str:
         return "tiny: embedded, cold-started on this machine at the first run"
     if Path(name).is_dir():
         return name
-    weights = ("model.safetensors", "model.safetensors.index.json")
-    if any(isinstance(try_to_load_from_cache(name, file), str) for file in weights):
-        return f"{name} (in the Hugging Face cache)"
     try:
-        HfApi().model_info(name, timeout=10)
-    except (HfHubHTTPError, HFValidationError, HTTPError, OSError) as error:
+        return (
+            f"{name} ({'in the Hugging Face cache' if is_cached(name) else 'will be downloaded'})"
+        )
+    except OSError as error:
         raise UserError(
             f"strategy_model: {name} is neither a folder, nor in the Hugging Face cache, nor can "
-            f"the hub be asked for it ({type(error).__name__}); download it and give its folder"
+            f"the hub be asked for it ({error}); download it and give its folder"
         ) from error
-    return f"{name} (will be downloaded)"
 
 
 def demand_of(config: Config) -> MemoryDemand | None:

@@ -254,11 +254,9 @@ def _proven(own: "list[OwnProblem]") -> "tuple[list[OwnProblem], list[str]]":
     about each that failed. Prints notes."""
     import asyncio
 
-    from rich.console import Console
-
     from flowright.config.policy import TinySection
+    from flowright.core.command_line import progress_bars
     from flowright.core.errors import UserError
-    from flowright.evaluation.responses.response_options import progress_bar
     from flowright.grading.references import ReferenceReport, check_references
     from flowright.sandbox import Sandbox
 
@@ -267,7 +265,7 @@ def _proven(own: "list[OwnProblem]") -> "tuple[list[OwnProblem], list[str]]":
     examples = {str(n) for n, one in enumerate(own) if one.has_examples}
 
     async def check() -> ReferenceReport:
-        with progress_bar(Console(), "references") as begin:
+        with progress_bars() as (_, begin):
             async with Sandbox() as sandbox:
                 return await check_references(
                     tasks, sandbox, TinySection().cache_dir, begin, examples

@@ -3,7 +3,7 @@ is ``-``: there was nothing to compute it from, and 0 would be a lie.
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any, TypeGuard
 
@@ -28,10 +28,24 @@ def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _MOST
 
 
+def known_number(value: object) -> float | None:
+    """Return a number of JSON as float; None for any other value."""
+    return float(value) if is_number(value) else None
+
+
 def object_of(record: Record, key: str) -> Record:
     """Return the object under a key; an empty one where there is none."""
     value = record.get(key)
     return value if isinstance(value, dict) else {}
+
+
+def flatten(record: Record, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested mappings, such as a configuration, under dotted keys."""
+    for key, value in record.items():
+        if isinstance(value, Mapping) and value:
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def objects_in(value: object) -> list[Record]:

@@ -1,13 +1,17 @@
-"""Ports, loopback addresses, and uvicorn that drains at a signal."""
+"""Ports, loopback addresses, and uvicorn that bounds what connections may hold and drains at a
+signal."""
 
 import asyncio
+import resource
 import signal
 import socket
 from collections.abc import Awaitable, Callable
 from types import FrameType
 from typing import Any
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from flowright.core.errors import UserError
 
@@ -56,11 +60,77 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
+class BoundedHttp(H11Protocol):
+    """Connection whose requests must arrive in time, however slowly their bytes come.
+
+    Where more than ``most`` connections are open, a third of the descriptors that the process may
+    have, the oldest ones without a whole request, idle ones too, are closed, so that others are
+    served.
+    """
+
+    head_seconds = 10.0
+    body_seconds = 60.0
+    grace_seconds = 0.5  # of a connection where there are too many
+    most = max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 3)
+
+    _since: float | None = None  # the begin of the part that is waited for, head or body
+    _part: Any = None
+    _limit: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        super().connection_made(transport)
+        self._wait_for(h11.IDLE)
+        if len(self.connections) > self.most:
+            self.loop.call_later(self.grace_seconds, self._close_oldest)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        state = self.conn.their_state
+        self._wait_for(state if state in (h11.IDLE, h11.SEND_BODY) else None)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        state = self.conn.their_state
+        self._wait_for(state if state is h11.SEND_BODY else None)
+        self._since = self.loop.time()  # idle, within uvicorn's own limit
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._wait_for(None)
+        super().connection_lost(exc)
+
+    def _wait_for(self, part: Any) -> None:
+        """Start the time limit of a part of a request, unless it runs already; None ends it."""
+        if part is self._part and self._limit is not None:
+            return
+        if self._limit is not None:
+            self._limit.cancel()
+        self._part, self._limit, self._since = part, None, None
+        if part is not None:
+            seconds = self.head_seconds if part is h11.IDLE else self.body_seconds
+            self._since = self.loop.time()
+            self._limit = self.loop.call_later(seconds, self._close)
+
+    def _close(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.abort()
+
+    def _close_oldest(self) -> None:
+        excess = len(self.connections) - self.most
+        before = self.loop.time() - self.grace_seconds
+        waiting = [
+            (each._since, id(each), each)
+            for each in self.connections
+            if isinstance(each, BoundedHttp) and each._since is not None and each._since <= before
+        ]
+        for _, _, each in sorted(waiting)[: max(0, excess)]:
+            each._close()
+
+
 def quiet_server(app: Any, date_header: bool = True) -> uvicorn.Config:
     """Return the uvicorn settings for an ASGI app on an existing socket and event loop."""
     return uvicorn.Config(
         app,
-        http="h11",
+        http=BoundedHttp,
         loop="asyncio",
         ws="none",
         lifespan="off",

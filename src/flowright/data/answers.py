@@ -76,16 +76,19 @@ def _values(cell: Any, notes: dict[str, None], depth: int) -> list[Any]:
         return [_scalar(cell)]
     if cell and all(map(is_message, cell)):
         return [_last_message(cell, notes)]
-    if any(isinstance(one, list | Mapping) for one in cell):
-        raise UnreadableAnswer("is a list of lists or objects")
     if not cell:
         raise UnreadableAnswer("is an empty list")
+    if all(isinstance(one, Mapping) for one in cell):  # SQuAD's files
+        return [value for one in cell for value in _of_object(one, notes, depth)]
+    if any(isinstance(one, list | Mapping) for one in cell):
+        raise UnreadableAnswer("is a list of lists or of texts and objects")
     return [_scalar(one) for one in cell]
 
 
 def _of_object(cell: Mapping[str, Any], notes: dict[str, None], depth: int) -> list[Any]:
     names = [name for name in _INNER if not is_empty(cell.get(name))]
-    unknown = [str(n) for n in cell if n not in {*_INNER, *_OTHERS, *_ASIDE}]
+    known = {*_INNER, *_OTHERS, *_ASIDE}
+    unknown = [str(n) for n in cell if n not in known and not is_empty(cell[n])]
     if not names:
         raise UnreadableAnswer(f"is an object without any of {', '.join(_INNER)}")
     if len(names) > 1 or unknown:
@@ -226,7 +229,8 @@ def final_answer(text: str, notes: dict[str, None]) -> str:
 
 _NUMBER = re.compile(r"[-+]?[$€£]?(?:\d[\d,]*)?\.?\d+(?:/\d+)?\s*%?")
 _BOUND = re.compile(rf"{_NUMBER.pattern}|[-+]?(?:∞|inf|infinity|π|pi)")
-_TERM = r"[-+]?\s*\d*\s*[a-z]?(?:\([^()a-zA-Z]*[a-z]?[^()a-zA-Z]*\))?"
+_LONGEST = 1000  # characters of a number or of terms; beyond, matching takes long
+_TERM = r"[-+]?(?:\d+[a-z]?|[a-z])(?:\([^()a-zA-Z]*[a-z]?[^()a-zA-Z]*\))?"
 _TERMS = re.compile(rf"{_TERM}(?:\s*[-+*/]\s*{_TERM})+")
 # Digits with single letters, such as 52_8, but no date, range or version.
 _COMPACT = re.compile(
@@ -239,6 +243,8 @@ def is_number(text: str) -> bool:
     """Return whether a text is a number, or numbers as a list, a point or an interval."""
     inside = re.sub(r"[()\[\]{}]", " ", text)
     parts = [part.strip() for part in re.split(r"[,;]", inside)]
+    if len(text) > _LONGEST:
+        return False
     return bool(_NUMBER.fullmatch(text)) or all(map(_BOUND.fullmatch, parts))
 
 
@@ -249,7 +255,7 @@ def is_formula(text: str) -> bool:
         return True
     prose = _WORD.findall(re.sub(r"\\(?:text|mbox|mathrm)\s*\{[^{}]*\}", "", text))
     marked = re.search(r"\\[a-zA-Z]+|[\^=]", text)
-    if marked:
-        return len(prose) < 4
+    if marked or len(text) > _LONGEST:
+        return marked is not None and len(prose) < 4
     terms = _TERMS.fullmatch(text) and re.search("[a-z]", text)
     return bool(terms or _COMPACT.fullmatch(text))

@@ -2,7 +2,9 @@
 
 import ast
 import json
+import re
 import shlex
+import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -12,6 +14,7 @@ from flowright.core.checkout import here
 from flowright.core.errors import DataError
 from flowright.core.files import write_text
 from flowright.core.tables import read_rows
+from flowright.llm.replies import with_source
 from flowright.sandbox import parse_io_test, parse_trusted
 
 Kind = Literal["math", "code", "qa"]
@@ -147,6 +150,9 @@ class Problem(Task):
         return task
 
 
+_SIGNATURE = re.compile(r"^\s*(?:async def|def|class) .*", re.MULTILINE)
+_NAME = re.compile(r"(?<![\w.])[^\W\d]\w*")
+
 _FIELDS = frozenset(f.name for f in fields(Problem))
 _REQUIRED = ("id", "kind", "source", "question", "reference")
 _STRINGS = frozenset({*_REQUIRED, "context", "entry_point", "test_setup"})
@@ -205,18 +211,28 @@ def write_tasks(path: Path, tasks: Iterable[Problem]) -> int:
 
 
 def complete_solution(task: Problem, code: str) -> str:
-    """``code`` behind what the question gave and it may have left out: imports and helpers.
+    """``code`` behind what the question gave and it may have left out: imports, values and helpers.
 
     HumanEval's problems are programs to be completed; models often answer with the function alone.
-    Only what stands in the question word for word is added.
+    Only what stands in the question word for word is added, and imports of the names that its
+    signatures use: the reference's, or from ``typing``.
     """
     given = []
+    signature = {name for line in _SIGNATURE.findall(task.question) for name in _NAME.findall(line)}
     for source in (task.reference, task.test_setup):
         tree = parse_trusted(source)
         for node in tree.body if tree else []:
             text = ast.get_source_segment(source, node) or ""
-            helper = isinstance(node, ast.FunctionDef) and node.name != task.entry_point
-            wanted = isinstance(node, ast.Import | ast.ImportFrom) or helper
-            if wanted and text in task.question and text not in code and text not in given:
+            helper = isinstance(node, ast.Assign | ast.FunctionDef | ast.AsyncFunctionDef)
+            helper = helper and getattr(node, "name", None) != task.entry_point
+            imports = isinstance(node, ast.Import | ast.ImportFrom)
+            names = {(a.asname or a.name).partition(".")[0] for a in node.names} if imports else ()
+            used = signature.intersection(names)
+            wanted = used or ((imports or helper) and text in task.question)
+            if wanted and text not in code and text not in given:
                 given.append(text)
-    return "\n\n".join([*given, code])
+            signature -= used
+    missing = sorted(name for name in signature.intersection(typing.__all__) if name in code)
+    if missing and f"import {missing[0]}" not in code:
+        given.append(f"from typing import {', '.join(missing)}")
+    return with_source(given, code)

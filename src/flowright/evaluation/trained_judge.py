@@ -69,6 +69,7 @@ from flowright.judging.trained.calibration import (
 from flowright.judging.trained.scalar_judge import ScalarJudge, ServedScalarJudge
 from flowright.llm.chat import Message, RequestRefused, Usage
 from flowright.llm.client import ChatClient
+from flowright.llm.context import WithControl
 from flowright.policy.export.model import export_of
 from flowright.policy.export.source import ExportSource, Kind, find_source
 from flowright.policy.head import prepare_scalar
@@ -252,7 +253,7 @@ async def _at_server(
         name, ModelEntry(base_url=section.base_url or "", model_name=name), config.llm
     )
     try:
-        writer = ServerWriter(client.as_role("judge"), config.judge)
+        writer = ServerWriter(WithControl(client.as_role("judge")), config.judge)
         judge = FrameJudge(found.name, writer, chosen_form(found.form, section), config.judge)
         record = TrainedOn.gathered({found.source.folder, found.place})
         built = build_judge(config.judge, judge)

@@ -16,7 +16,7 @@ from flowright.sandbox import Sandbox, TestReport
 
 CHECKED = "checked_references.txt"
 """Hashes of tasks that passed, a line each, in the cache folder."""
-_MANY = 200  # checks for which progress is shown
+_MANY = 100  # checks for which progress is shown
 
 
 @dataclass(slots=True)
@@ -57,14 +57,14 @@ async def check_references(
     tasks: Iterable[Problem],
     sandbox: Sandbox,
     cache: Path | None = None,
-    begin: Callable[[int, int], Callable[[], None]] = lambda done, total: lambda: None,
+    begin: Callable[[str, int], Callable[[], None]] = lambda name, total: lambda: None,
     examples: Collection[str] = (),
 ) -> ReferenceReport:
     """Run the reference of every code task against its tests, in a sandbox that is open.
 
-    Tasks that passed before are known by their content from the ``cache`` folder. ``begin`` gets
-    the number known and the total, and returns what is called after each task. The public tests of
-    the tasks ``examples`` (ids) come from a docstring: those that the reference fails are dropped.
+    Tasks that passed before are known by their content from the ``cache`` folder. ``begin`` adds a
+    progress bar where there are many. The public tests of the tasks ``examples`` (ids) come from a
+    docstring: those that the reference fails are dropped.
     """
     report = ReferenceReport()
     code = [task for task in tasks if task.kind == "code"]
@@ -74,7 +74,7 @@ async def check_references(
     known = _read(path)
     waiting = {task.id: key for task in code if (key := _key(task, sandbox)) not in known}
     report.kept = len(code) - len(waiting)
-    advance = begin(report.kept, len(code)) if len(waiting) >= _MANY else lambda: None
+    advance = begin("references", len(waiting)) if len(waiting) >= _MANY else lambda: None
 
     async def check(task: Problem) -> None:
         try:

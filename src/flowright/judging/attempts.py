@@ -57,7 +57,6 @@ from flowright.llm.chat import (
     ChatReply,
     ChatRequest,
     Effort,
-    NoCompletion,
     RequestRefused,
     ServerMisconfigured,
     Usage,
@@ -289,7 +288,7 @@ class RetryingAsker:
         strict: bool = False,
         read: ReplyReader = parse_reply,
     ) -> None:
-        self._model = WithControl(model, tries=1, doubted=(ServerMisconfigured, NoCompletion))
+        self._model = WithControl(model)
         self._section = section
         self._strict = strict
         self._parse = read

@@ -43,13 +43,15 @@ W = TypeVar("W", bound=Wrapper)
 @dataclass(frozen=True, slots=True)
 class OpenJudge:
     """A judge that is ready for queries. ``service`` is None if models or rules decide; ``models``
-    are the names of the models in use; ``trained_on`` is known of some trained judges."""
+    are the names of the models in use, ``clients`` theirs; ``trained_on`` is known of some trained
+    judges."""
 
     judge: Judge
     service: RemoteJudge | None
     models: tuple[str, ...]
     own_notes: tuple[str, ...] = ()
     trained_on: TrainedOn | None = None
+    clients: tuple[ChatClient, ...] = ()
 
     @property
     def counters(self) -> tuple[Counters, ...]:
@@ -58,10 +60,10 @@ class OpenJudge:
 
     @property
     def simulated(self) -> bool:
-        """True for the embedded server, and for a service that was simulated at the latest
-        check."""
-        from_service = self.service is not None and self.service.simulated
-        return SIMULATED in self.models or from_service
+        """True for the embedded server, and for a service or a model's server that was simulated at
+        the latest check."""
+        others = (*self.clients, *((self.service,) if self.service else ()))
+        return SIMULATED in self.models or any(each.simulated for each in others)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -112,7 +114,8 @@ async def open_judge(
         clients = {name: models[name].as_role("judge") for name in names if name in models}
         asked = service or clients.get(model or "")
         panel = [clients[name] for name in section.panel]
-        yield OpenJudge(build_judge(section, asked, panel, algebra), service, names)
+        judge = build_judge(section, asked, panel, algebra)
+        yield OpenJudge(judge, service, names, clients=tuple(clients.values()))
 
 
 def build_judge(

@@ -80,7 +80,13 @@ class ChatClient:
         )
         self._connections = {url: Connection(url, entry.no_proxy) for url in urls}
         self._contexts: dict[str, int | None] = {}  # of the servers that were asked for it
+        self._simulated: set[str] = set()
         self.counters = Counters(urls)
+
+    @property
+    def simulated(self) -> bool:
+        """True if a server was a simulated one at the latest :meth:`check`."""
+        return bool(self._simulated)
 
     def as_role(self, role: str) -> Self:
         """Return this client with its calls counted under ``role``; connections are shared."""
@@ -203,6 +209,8 @@ class ChatClient:
             hint = HINTS.get(response.status, "see the server's log")
             return f"{where}: answered {response.status} to /models; {hint}"
         cards = model_cards(response)
+        if any(card.get("simulated") is True for card in cards or ()):
+            self._simulated.add(url)
         if cards is None:
             return f"{where}: this is not an OpenAI-compatible server; check base_url"
         model, names = self.entry.model_name, [str(card["id"]) for card in cards]

@@ -114,8 +114,9 @@ class SettingsRefused(ServerMisconfigured):
     """Raised when the server refuses any prompt with these parameters."""
 
 
-REFUSALS = (RequestRefused, ServerMisconfigured, NoCompletion)
-"""Failures of a request to a server that is up: of its prompt, or of every one."""
+DOUBTED = (ServerMisconfigured, NoCompletion)
+"""Failures of a server that is up: of one prompt, or of every one; so is RequestRefused to callers
+that have no looser request to make."""
 REFUSED_TRIES = 8
 """Requests before the prompt is to blame, each with another seed: a server that cannot read every
 second reply of its own model refuses 4 prompts in 1,000 for that."""
@@ -135,8 +136,8 @@ class WithControl:
     """
 
     inner: ChatModel
-    tries: int = REFUSED_TRIES
-    doubted: tuple[type[FailureError], ...] = REFUSALS
+    tries: int = 1
+    doubted: tuple[type[FailureError], ...] = DOUBTED
     seconds: float = 60.0
     clock: Callable[[], float] = time.monotonic
     _served: Memo[ChatReply] = field(default_factory=lambda: Memo(_KEPT), init=False)

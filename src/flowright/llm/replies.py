@@ -320,10 +320,14 @@ def _complete(blocks: list[str], main: int) -> str:
     if unknown:
         chosen |= {at for at in sources.get("*", ()) if parts[at[0]][at[1]].waits}
     taken = [parts[n][place].text for n, place in sorted(chosen)]
-    if not taken:
-        return blocks[main]
-    future = "".join(_FUTURE.findall(blocks[main]))
-    return future + "\n\n".join([*taken, _FUTURE.sub("", blocks[main])])
+    return with_source(taken, blocks[main])
+
+
+def with_source(parts: list[str], code: str) -> str:
+    """Return a program behind other source; its imports from ``__future__`` stay first."""
+    if not parts:
+        return code
+    return "".join(_FUTURE.findall(code)) + "\n\n".join([*parts, _FUTURE.sub("", code)])
 
 
 # Answers.

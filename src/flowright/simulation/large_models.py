@@ -22,8 +22,9 @@ class OpenModels:
 
     @property
     def simulated(self) -> bool:
-        """True if the embedded server is one of them."""
-        return SIMULATED in self.clients
+        """True if one is the embedded server, or a simulated one at an address, as of the latest
+        check."""
+        return SIMULATED in self.clients or any(c.simulated for c in self.clients.values())
 
     @property
     def counters(self) -> tuple[Counters, ...]:

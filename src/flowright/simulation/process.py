@@ -28,7 +28,7 @@ from flowright.config.llm import ModelEntry, SimulatedSection
 from flowright.config.workflow import SandboxSection
 from flowright.core.checkout import child_environment
 from flowright.core.errors import RunError, UserError
-from flowright.core.net import listen, quiet_server
+from flowright.core.net import allowed_hosts, listen, quiet_server
 from flowright.data.task import Problem, read_tasks, write_tasks
 from flowright.sandbox import Sandbox
 from flowright.simulation.protocol import MODEL
@@ -151,7 +151,7 @@ def serve(
             sandbox = Sandbox(workers=1, allow_weaker=allow_weaker)
             if any(task.kind == "code" for task in tasks):
                 await stack.enter_async_context(sandbox)
-            app = SimulatedApp(tasks, section, sandbox)
+            app = SimulatedApp(tasks, section, sandbox, allowed_hosts(host))
             server = uvicorn.Server(quiet_server(app, date_header=False))
             watcher = asyncio.create_task(_end_with_parent(server)) if embedded else None
             serving = asyncio.create_task(server.serve(sockets=[listener]))

@@ -152,7 +152,13 @@ def formed(text: str, response_format: Mapping[str, Any] | None) -> str:
 
 # Replies.
 
-MODEL_CARD = {"id": MODEL, "object": "model", "created": 0, "owned_by": "flowright (simulated)"}
+MODEL_CARD = {
+    "id": MODEL,
+    "object": "model",
+    "created": 0,
+    "owned_by": "flowright (simulated)",
+    "simulated": True,
+}
 
 
 def reply_of(

@@ -1,7 +1,7 @@
 """The simulator as a Starlette application, with its faults and its latency.
 
-Chat completions (whole or streamed), the list of models, and a health check. Every reply carries
-``"system_fingerprint": "simulated"``.
+Chat completions (whole or streamed), the list of models, and a health check. Every response has the
+header ``X-Simulated: true``, every completion ``"system_fingerprint": "simulated"``.
 """
 
 import asyncio
@@ -11,10 +11,14 @@ from contextlib import suppress
 from http import HTTPStatus
 
 from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from flowright.config.llm import SimulatedSection
 from flowright.core.errors import FailureError
@@ -46,16 +50,25 @@ _LATENCY_CAP = 8.0  # times the mean
 
 
 class SimulatedApp(Starlette):
-    """The ASGI application. ``sandbox`` verifies wrong code; the caller opens and closes it."""
+    """The ASGI application. ``sandbox`` verifies wrong code; the caller opens and closes it.
+    Requests to other ``hosts`` get 400."""
 
     def __init__(
-        self, tasks: Sequence[Problem], section: SimulatedSection, sandbox: Sandbox
+        self,
+        tasks: Sequence[Problem],
+        section: SimulatedSection,
+        sandbox: Sandbox,
+        hosts: Sequence[str] = ("*",),
     ) -> None:
         super().__init__(
             routes=[
                 Route("/v1/chat/completions", self._chat, methods=["POST"]),
                 Route("/v1/models", self._models),
                 Route("/health", self._health),
+            ],
+            middleware=[
+                Middleware(_Labelled),
+                Middleware(TrustedHostMiddleware, allowed_hosts=[*hosts]),
             ],
             exception_handlers={HTTPException: _refused, ClientDisconnect: _gone},
         )
@@ -137,6 +150,21 @@ class SimulatedApp(Starlette):
         if mean > 0:
             drawn = -math.log(1.0 - unit(self._section.seed, "latency", name, occurrence))
             await asyncio.sleep(mean * min(drawn, _LATENCY_CAP))
+
+
+class _Labelled:
+    """ASGI middleware for the header of simulated responses."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def labelled(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)["X-Simulated"] = "true"
+            await send(message)
+
+        await self._app(scope, receive, labelled)
 
 
 async def _disconnected(request: Request) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from flowright.config.loading import expand
 from flowright.config.policy import TINY
 from flowright.core.errors import ConfigError
+from flowright.core.formatting import is_number
 from flowright.environments.registry import load_config
 from flowright.study.config import ArmSection, StudyConfig
 
@@ -35,7 +36,7 @@ class StudyCell:
     def dose_value(self) -> float | None:
         """The dose as a number, None if it is none."""
         values = [*self.dose.values()]
-        return float(values[0]) if len(values) == 1 and _is_number(values[0]) else None
+        return float(values[0]) if len(values) == 1 and is_number(values[0]) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +91,7 @@ def cells_of(study: StudyConfig) -> list[StudyCell]:
 def _has_slope(arm: ArmSection, control: str) -> bool:
     (values,) = arm.over.values()
     known = [*values, *([arm.control_at] if arm.control_at is not None else [])]
-    return all(map(_is_number, known)) and len(known) > 1 and arm.name != control
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return all(map(is_number, known)) and len(known) > 1 and arm.name != control
 
 
 def _of_arm(arm: ArmSection, problems: list[str]) -> Iterator[StudyCell]:

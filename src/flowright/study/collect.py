@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from flowright.core.files import disk_errors, read_json, replacing, write_text
-from flowright.core.formatting import is_number
+from flowright.core.formatting import known_number
 from flowright.runs.run_files import (
     read_evaluation,
     read_metrics,
@@ -194,12 +194,12 @@ def _version() -> str:
 
 def _step(step: int, metrics: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> Row:
     row: Row = {"step": step}
-    row |= {name: number(metrics.get(metric)) for name, metric in CURVES.items()}
+    row |= {name: known_number(metrics.get(metric)) for name, metric in CURVES.items()}
     attempts = [AttemptRow.of(record) for record in records]
     if row["gold"] is None:
         row["gold"] = mean(a.gold for a in attempts)
     row["gap"] = minus(row["proxy"], row["gold"])
-    calls = [number(metrics.get(name)) for name in _CALLS]
+    calls = [known_number(metrics.get(name)) for name in _CALLS]
     row["calls"] = total([*calls, *([] if any(calls) else [a.calls for a in attempts])])
     row["attempts"] = len(attempts)
     row["lost"] = sum(a.lost for a in attempts)
@@ -230,7 +230,7 @@ class AttemptRow:
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> "AttemptRow":
-        value = number((record.get("reward") or {}).get("value"))
+        value = known_number((record.get("reward") or {}).get("value"))
         failure = record.get("failure")
         lost = bool(failure) and is_ours(str(failure.get("reason")))
         correct = (record.get("gold") or {}).get("correct")
@@ -243,15 +243,10 @@ class AttemptRow:
             score=None if value is None else min(1.0, max(0.0, value)),
             gold=gold,
             presentation=frozenset(map(str, shown)) if isinstance(shown, list) else None,
-            calls=number(usage),
+            calls=known_number(usage),
             lost=lost,
             audited=record.get("audited") is True,
         )
-
-
-def number(value: Any) -> float | None:
-    """Return a finite number as float, else None."""
-    return float(value) if is_number(value) else None
 
 
 def minus(one: float | None, other: float | None) -> float | None:
@@ -365,7 +360,7 @@ def _measures(steps: Sequence[Row], evaluation: Mapping[str, Any], shortcut: str
     trained_steps = [step for step in steps if step["step"] > 0]
     end = trained_steps[-edge(len(trained_steps)) :] if trained_steps else []
     rewarded = sum(step["rewarded"] for step in end)
-    gold, proxy = number(trained.get("gold")), number(trained.get("judge"))
+    gold, proxy = known_number(trained.get("gold")), known_number(trained.get("judge"))
     row: Row = {
         "untrained_gold": untrained.get("gold"),
         "final_gold": gold,

@@ -17,10 +17,10 @@ from flowright.study.cells import StudyCell, StudyRun, cells_of, runs_of
 from flowright.study.collect import Collected, collect, steps_of, write_tables
 from flowright.study.config import StudyConfig, load_study
 from flowright.study.plan import (
-    check_runs,
     gpu_plans,
     plan_study,
     print_gpu_plan,
+    print_lines,
     print_plan,
     print_preflight,
 )
@@ -86,7 +86,7 @@ def run_study(request: StudyRequest, console: Console | None = None) -> int:
         at_once = planned_at_once(study, request.at_once)
         wanted = [run for run in runs if not request.arms or run.cell.arm in request.arms]
         _show_plan(loaded, wanted, at_once, console, write=False)
-        return print_preflight(check_runs(study.base, wanted), console)
+        return print_preflight(study.base, wanted, console)
     check_writable(out)
     with disk_errors(out):
         out.mkdir(parents=True, exist_ok=True)
@@ -111,7 +111,7 @@ def _run_locked(loaded: LoadedStudy, request: StudyRequest, console: Console) ->
     if journal.damaged:
         numbers = ", ".join(map(str, journal.damaged))
         line = f"{journal.path}: cannot read line {numbers}; its seconds and failures are missing"
-        _print([line], console)
+        print_lines([line], console)
     failed: list[StudyRun] = []
     missing: list[str] = []
     if request.transfer:
@@ -139,7 +139,7 @@ def _run_locked(loaded: LoadedStudy, request: StudyRequest, console: Console) ->
     if request.keep is not None:
         folder = request.keep / study.name
         left_out = keep(analysis, out, folder)
-        _print([f"kept      {folder}", *(f"not kept  {line}" for line in left_out)], console)
+        print_lines([f"kept      {folder}", *(f"not kept  {line}" for line in left_out)], console)
     return 1 if failed or missing else 0
 
 
@@ -166,7 +166,7 @@ def _transfer(loaded: LoadedStudy, request: StudyRequest, console: Console) -> l
         f"of {len(answers.queries):,} different answers: {unscored:,} unscored, {waiting:,} not "
         "asked"
     )
-    _print([line, *(f"missing   {line}" for line in missing)], console)
+    print_lines([line, *(f"missing   {line}" for line in missing)], console)
     return missing
 
 
@@ -216,7 +216,7 @@ def _train(
             if seconds and remaining:
                 waits = sum(seconds) / len(seconds) * remaining / placement.at_once
                 line += f", about {duration(waits)} left"
-            _print([line], bars.console)
+            print_lines([line], bars.console)
 
         runner = Runner(
             base=loaded.study.base,
@@ -242,13 +242,9 @@ def _conclude(
     lines.append(f"report    {report}")
     if found.simulated:
         lines.append("simulated: these numbers come from the embedded server")
-    _print(lines, console)
+    print_lines(lines, console)
 
 
 def _progress(console: Console) -> Progress:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     return Progress(*columns, console=console, transient=True)
-
-
-def _print(lines: list[str], console: Console) -> None:
-    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)

@@ -1,7 +1,7 @@
 """A study's plan before anything is started: what is missing, what it takes, what it can find."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -131,7 +131,7 @@ def print_plan(plan: StudyPlan, console: Console, out: Path) -> None:
             sides = f"{claim.measure} of {claim.arm} v {claim.against or study.control}"
             found = f"{sides}, {claim.test}: {power_of(plan, claim)}"
             lines.append(f"  {claim.id:<{width}}  {claim.kind:<12}  {found}")
-    _print(lines, console)
+    print_lines(lines, console)
 
 
 def _arms(plan: StudyPlan) -> list[str]:
@@ -147,34 +147,36 @@ def _arms(plan: StudyPlan) -> list[str]:
     return lines
 
 
-def _print(lines: Sequence[str], console: Console) -> None:
+def print_lines(lines: Sequence[str], console: Console) -> None:
+    """Print lines as they are."""
     console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
 
 # Preflight: the dry run of train.py for every cell.
 
 
-@dataclass(slots=True)
-class StudyPreflight:
-    """``missing`` maps each problem to the cells that have it; ``checked`` counts cells."""
-
-    checked: int = 0
-    missing: dict[str, list[str]] = field(default_factory=dict)
-
-
-def check_runs(base: Path, runs: Sequence[StudyRun]) -> StudyPreflight:
-    """Check the first run of every cell. Cells whose policy, judge and executor are all embedded
-    need nothing but this checkout and are skipped."""
-    found = StudyPreflight()
+def print_preflight(base: Path, runs: Sequence[StudyRun], console: Console) -> int:
+    """Check the first run of every cell and print a line for each problem; return the exit status,
+    2 if anything is missing. Cells whose policy, judge and executor are all embedded need nothing
+    but this checkout and are skipped."""
+    checked, missing = 0, dict[str, list[str]]()
     firsts = {run.cell.name: run for run in reversed(runs)}
     for name, run in reversed(firsts.items()):
         config = load_config(base, run.overrides)
         if run.embedded and config.models <= {SIMULATED} and config.judge.service is None:
             continue
-        found.checked += 1
+        checked += 1
         for problem in _problems(config):
-            found.missing.setdefault(problem, []).append(name)
-    return found
+            missing.setdefault(problem, []).append(name)
+    if not checked:
+        return 0
+    lines = [f"checked   {checked} arms and doses, as train.py --dry-run does"]
+    for problem, cells in missing.items():
+        some = ", ".join(cells) if len(cells) < checked else "all"
+        lines.append(f"missing   {problem} [{some}]")
+    lines += [] if missing else ["ready     everything that the runs need is there"]
+    print_lines(lines, console)
+    return 2 if missing else 0
 
 
 def _problems(config: Config) -> list[str]:
@@ -188,41 +190,37 @@ def _problems(config: Config) -> list[str]:
         return [*error.problems]
 
 
-def print_preflight(found: StudyPreflight, console: Console) -> int:
-    """Print a line for each problem; return the exit status, 2 if anything is missing."""
-    if not found.checked:
-        return 0
-    lines = [f"checked   {found.checked} arms and doses, as train.py --dry-run does"]
-    for problem, cells in found.missing.items():
-        some = ", ".join(cells) if len(cells) < found.checked else "all"
-        lines.append(f"missing   {problem} [{some}]")
-    lines += [] if found.missing else ["ready     everything that the runs need is there"]
-    _print(lines, console)
-    return 2 if found.missing else 0
-
-
 # The plan of a study on GPUs, by the arithmetic of a run's plan on the assumptions of ``gpus``.
 
 
 @dataclass(frozen=True, slots=True)
 class CellPlan:
-    """``runs`` runs of ``seconds`` each; calls and tokens (read and written) are per run.
-    ``judges`` and ``executor`` are names of ``gpus.servers``."""
+    """``runs`` runs, each of which takes the ``total`` of a run's plan. ``judges`` and ``executor``
+    are names of ``gpus.servers``."""
 
     cell: StudyCell
     runs: int
-    seconds: float
     judges: tuple[str, ...]
     executor: str
-    judge_calls: float
-    judge_tokens: float
-    executor_calls: float
-    executor_tokens: float
+    total: Mapping[str, float]
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of a run."""
+        return self.total["seconds"]
 
     @property
     def hours(self) -> float:
         """Hours of all runs, one after another."""
         return self.runs * self.seconds / 3600
+
+    def calls(self, role: str) -> float:
+        """Calls of all runs by role, ``judge`` or ``executor``."""
+        return self.runs * self.total[f"{role}_calls"]
+
+    def tokens(self, role: str) -> float:
+        """Tokens of these calls, read and written."""
+        return self.runs * sum(self.total.get(f"{role}_tokens_{way}", 0.0) for way in ("in", "out"))
 
 
 def gpu_plans(base: Path, section: GpuSection, runs: Sequence[StudyRun]) -> list[CellPlan]:
@@ -279,21 +277,7 @@ def _plan_cell(config: Config, section: GpuSection, cell: StudyCell, runs: int) 
     }
     basis = assumed_basis(config, figures, "assumed")
     total = make_plan(config, basis, config.evaluation.final_problems, 0).total
-    judge_tokens, executor_tokens = (
-        sum(total.get(f"{role}_tokens_{way}", 0.0) for way in ("in", "out"))
-        for role in ("judge", "executor")
-    )
-    return CellPlan(
-        cell=cell,
-        runs=runs,
-        seconds=total["seconds"],
-        judges=judges,
-        executor=executor,
-        judge_calls=total["judge_calls"],
-        judge_tokens=judge_tokens,
-        executor_calls=total["executor_calls"],
-        executor_tokens=executor_tokens,
-    )
+    return CellPlan(cell, runs, judges, executor, total)
 
 
 def _mean_server(section: GpuSection, names: Sequence[str]) -> PlanServerSection:
@@ -323,21 +307,18 @@ def print_gpu_plan(
 ) -> None:
     """Print a row per cell, then the sums, the servers and all assumptions."""
     head = "planned   from what gpus assumes; nothing of it was measured; calls / tokens"
-    _print([head], console)
+    print_lines([head], console)
     table = Table("", "runs", "a run", "GPU hours", "judges", "executors", box=None, pad_edge=False)
     for plan in plans:
         judged, executed = (
-            f"{amount(plan.runs * calls)} / {amount(plan.runs * tokens)}"
-            for calls, tokens in (
-                (plan.judge_calls, plan.judge_tokens),
-                (plan.executor_calls, plan.executor_tokens),
-            )
+            f"{amount(plan.calls(role))} / {amount(plan.tokens(role))}"
+            for role in ("judge", "executor")
         )
         hours = f"{plan.hours * section.per_run:,.0f}"
         row = (f"  {plan.cell.name}", str(plan.runs), duration(plan.seconds), hours)
         table.add_row(*row, judged, executed)
     console.print(table, markup=False, highlight=False)
-    _print([*_sums(plans, section, at_once), *_assumptions(section)], console)
+    print_lines([*_sums(plans, section, at_once), *_assumptions(section)], console)
 
 
 def _sums(plans: Sequence[CellPlan], section: GpuSection, at_once: int) -> list[str]:
@@ -348,8 +329,7 @@ def _sums(plans: Sequence[CellPlan], section: GpuSection, at_once: int) -> list[
         f"{name} {section.servers[name].gpus:g} x {hours:,.0f} h" for name, hours in up.items()
     )
     elapsed = sum(-(-plan.runs // at_once) * plan.seconds for plan in plans)
-    calls = sum(plan.runs * plan.judge_calls for plan in plans)
-    executor = sum(plan.runs * plan.executor_calls for plan in plans)
+    calls, executor = (sum(plan.calls(role) for plan in plans) for role in ("judge", "executor"))
     lines = [
         f"hours     {elapsed / 3600:,.0f} with {at_once} at once, arm after arm",
         f"GPU hours {own + served:,.0f}: runs {own:,.0f}, servers {served:,.0f} ({each})",

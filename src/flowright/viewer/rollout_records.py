@@ -16,7 +16,14 @@ from typing import Any
 import zstandard
 
 from flowright.core.errors import Blame, UserError
-from flowright.core.formatting import Record, duration, is_number, object_of, objects_in
+from flowright.core.formatting import (
+    Record,
+    duration,
+    is_number,
+    known_number,
+    object_of,
+    objects_in,
+)
 from flowright.core.report import Fact
 from flowright.core.untrusted import one_line
 from flowright.runs.run_files import parse_record, rollout_steps, rollouts_path, unpacked
@@ -140,12 +147,12 @@ def index_entry(record: Record) -> IndexEntry:
         title=one_line(problem, TITLE),
         combination=combination_of(record),
         operators=",".join(sorted(operators)) or NONE,
-        reward=_number(object_of(record, "reward").get("value")),
-        advantage=_number(record.get("advantage")),
+        reward=reward_of(record),
+        advantage=known_number(record.get("advantage")),
         tokens=_whole(record.get("tokens")),
         llm_tokens=sum(_whole(n) or 0 for n in spent) if usage else None,
         calls=_whole(usage.get("calls")),
-        seconds=_number(execution.get("seconds")),
+        seconds=known_number(execution.get("seconds")),
         program=_hash(escape_surrogates(source_of(record))),
         note=_note(record, execution),
         texts=[escape_surrogates(text[:LONGEST]) for text in texts],
@@ -160,7 +167,7 @@ def combination_of(record: Record) -> Combination:
     )
     repairs = object_of(record, "workflow").get("repairs")
     judge = _opinion(verdict.get("correct"))
-    scored = _number(object_of(record, "reward").get("value")) is not None
+    scored = reward_of(record) is not None
     if failure.get("blame") == Blame.INFRASTRUCTURE.value or not (failure or scored):
         outcome = "unscored"
     else:
@@ -266,10 +273,6 @@ def _short(text: str) -> str:
     return one_line(escape_surrogates(text), 80)
 
 
-def _number(value: object) -> float | None:
-    return float(value) if is_number(value) else None
-
-
 def _whole(value: object) -> int | None:
     return int(value) if is_number(value) and abs(value) < 1 << 62 else None
 
@@ -283,8 +286,7 @@ def _hash(text: str) -> int:
 
 def reward_of(rollout: Record) -> float | None:
     """The reward, None where the attempt was not scored (law 1)."""
-    value = object_of(rollout, "reward").get("value")
-    return float(value) if is_number(value) else None
+    return known_number(object_of(rollout, "reward").get("value"))
 
 
 def record_facts(record: Record) -> list[Fact]:

@@ -14,12 +14,11 @@ from flowright.core.report import (
     Spark,
 )
 from flowright.viewer import sections, trust
-from flowright.viewer.before_after import evaluation_section
 from flowright.viewer.layout import Links, link
 from flowright.viewer.rendering.markup import Html, el, section
 from flowright.viewer.rendering.report import section_html, tiles_html
 from flowright.viewer.rollout_records import NONE
-from flowright.viewer.run_report import chips, configuration, status_chip
+from flowright.viewer.run_report import chips, configuration, run_sections, status_chip
 from flowright.viewer.search import AttemptCounts, AttemptSearch, count_attempts, operators_by_step
 from flowright.viewer.snapshot import Snapshot, edge, last, some_steps, trend
 
@@ -44,29 +43,20 @@ def run_body(found: AttemptSearch, snapshot: Snapshot, links: Links) -> Html:
         for reason in {about.failure for about in counts.alike} - {NONE}
     ]
     failed.sort(key=lambda each: (-(each.count or 0), each.reason))
-    built = [
-        sections.curves(snapshot, None if links.exported else lambda step: address("", step)),
-        trust.failure_section(
-            snapshot, failed, lambda outcome, step: address(f"outcome={outcome}", step)
-        )
-        if counts.steps
-        else None,
-        _opinions(counts, links),
-        trust.judge_audit(snapshot),
-        _operators(found, links),
-        *(sections.mix_section(snapshot, mix) for mix in snapshot.display.mixes),
-        sections.cost(snapshot),
-        sections.learner(snapshot),
-        trust.servers_section(snapshot),
-        evaluation_section(snapshot),
-    ]
+    shown = run_sections(
+        snapshot,
+        failed,
+        [_opinions(counts, links), _operators(found, links)],
+        None if links.exported else lambda step: address("", step),
+        lambda outcome, step: address(f"outcome={outcome}", step),
+    )
     return el(
         "div",
         el("h1", links.run),
         el("ul", status_chip(snapshot), [el("li", c) for c in chips(snapshot)], class_="chips"),
         _alarms(snapshot, links),
         tiles_html(sections.tiles(snapshot)),
-        [section_html(each) for each in built if each is not None],
+        map(section_html, shown),
         _held_out(links),
         section_html(configuration(snapshot)),
         data_steps=links.of_run("attempts"),

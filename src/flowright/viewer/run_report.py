@@ -5,7 +5,7 @@ the rollouts, found without keeping them all. The same files give the same repor
 """
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -180,20 +180,7 @@ def write_report(run: Path) -> Path:
 
 def render(snapshot: Snapshot, selection: Selection) -> str:
     """Render the document."""
-    failed = trust.failed_attempts(snapshot, selection.messages)
-    built = [
-        evaluation_section(snapshot),
-        calibration_section(snapshot.calibration),
-        sections.curves(snapshot),
-        *(sections.mix_section(snapshot, mix) for mix in snapshot.display.mixes),
-        trust.failure_section(snapshot, failed) if snapshot.training_rows else None,
-        trust.judge_audit(snapshot),
-        sections.learner(snapshot),
-        sections.cost(snapshot),
-        sections.plan(snapshot),
-        trust.servers_section(snapshot),
-    ]
-    present = [each for each in built if each is not None]
+    present = run_sections(snapshot, trust.failed_attempts(snapshot, selection.messages))
     attempts = attempts_section(selection, snapshot.display)
     links = [el("a", each.title, href=f"#{each.anchor}") for each in present]
     links += [el("a", "Attempts", href="#attempts")] if attempts else []
@@ -211,6 +198,31 @@ def render(snapshot: Snapshot, selection: Selection) -> str:
         el("footer", footer),
     )
     return page(f"{name} - Flowright report", [strips(snapshot), body])
+
+
+def run_sections(
+    snapshot: Snapshot,
+    failed: list[trust.FailedAttempts],
+    own: Sequence[ReportSection | None] = (),
+    at_step: sections.Address | None = None,
+    at_outcome: Callable[[str, int], str | None] | None = None,
+) -> list[ReportSection]:
+    """Build the sections of a run, ``own`` ones of a screen after the judge's; steps lead to their
+    addresses, those of a failure's chart by outcome."""
+    built = [
+        evaluation_section(snapshot),
+        calibration_section(snapshot.calibration),
+        sections.curves(snapshot, at_step),
+        *(sections.mix_section(snapshot, mix) for mix in snapshot.display.mixes),
+        trust.failure_section(snapshot, failed, at_outcome) if snapshot.training_rows else None,
+        trust.judge_audit(snapshot),
+        *own,
+        sections.learner(snapshot),
+        sections.cost(snapshot),
+        sections.plan(snapshot),
+        trust.servers_section(snapshot),
+    ]
+    return [each for each in built if each is not None]
 
 
 def configuration(snapshot: Snapshot) -> ReportSection:

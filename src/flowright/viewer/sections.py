@@ -2,7 +2,7 @@
 plan, settings.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,6 +13,7 @@ from flowright.core.formatting import (
     Record,
     amount,
     duration,
+    flatten,
     format_value,
     is_number,
     percent,
@@ -367,15 +368,8 @@ def plan(snapshot: Snapshot) -> ReportSection | None:
 
 def settings(config: Record) -> list[tuple[str, str]]:
     """Nested mappings, such as a configuration, as dotted keys and values."""
-    found: list[tuple[str, str]] = []
-    for key, value in config.items():
-        name = one_line(key, 60)
-        if isinstance(value, Mapping) and value:
-            found += [(f"{name}.{inner}", text) for inner, text in settings(value)]
-        else:
-            text = f"{value:.6g}" if isinstance(value, float) else value
-            found.append((name, one_line(text, 120)))
-    return found
+    known = [(k, f"{v:.6g}" if isinstance(v, float) else v) for k, v in flatten(config)]
+    return [(one_line(key, 200), one_line(value, 120)) for key, value in known]
 
 
 def differing(here: Record, there: Record) -> dict[str, tuple[str, str]]:

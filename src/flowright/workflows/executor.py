@@ -9,8 +9,8 @@ from flowright.core.errors import Failure, FailureError, boundary
 from flowright.core.memo import Memo
 from flowright.core.off_loop import in_thread
 from flowright.data.task import Problem
-from flowright.llm.chat import ChatModel
-from flowright.llm.context import WithControl
+from flowright.llm.chat import ChatModel, RequestRefused
+from flowright.llm.context import DOUBTED, REFUSED_TRIES, WithControl
 from flowright.workflows.checker import ProgramChecker
 from flowright.workflows.context import CodeRunner
 from flowright.workflows.interpreter import Interpreter
@@ -48,7 +48,7 @@ class Executor:
         self._interpreter = Interpreter(limits)
         settings = executor or ExecutorSection()
         self._operators = OPERATORS.with_modules(limits.operators)
-        asked = WithControl(model)
+        asked = WithControl(model, REFUSED_TRIES, (RequestRefused, *DOUBTED))
         self._host = Host(asked, sandbox, limits, settings, self._interpreter, self._operators)
         self._checker = ProgramChecker(self._operators)
         self._in_flight = asyncio.Semaphore(limits.in_flight)

@@ -12,6 +12,7 @@ from pathlib import Path
 from flowright.core.checkout import here
 from flowright.core.errors import DataError
 from flowright.core.plugins import suggest
+from flowright.core.tables import raise_problems
 from flowright.data.preferences import Pair, Rated
 from flowright.data.sources.comparisons import (
     autoj,
@@ -254,9 +255,6 @@ INSTRUCTIONS: Mapping[str, Source] = {
 }
 
 
-_MOST_NAMED = 10
-
-
 @dataclass(frozen=True, slots=True)
 class Preferences:
     """Rows of a source's files. ``unusable`` has a line, ``file:row: why``, for each row left out;
@@ -303,10 +301,7 @@ def read_pairs(name: str, folder: Path) -> list[Pair]:
     """The pairs of a benchmark, in upstream's order. Raises as :func:`read_preferences` does, and
     for any row that cannot be used: figures on fewer rows are of another benchmark."""
     preferences = read_preferences(name, folder)
-    if preferences.unusable:
-        count, named = len(preferences.unusable), preferences.unusable[:_MOST_NAMED]
-        more = () if count == len(named) else (f"... and {count - len(named)} more",)
-        raise DataError(
-            *named, *more, f"{name}: {count} rows cannot be used; fetch the files again"
-        )
+    if count := len(preferences.unusable):
+        what = f"{name}: {count} rows cannot be used; fetch the files again"
+        raise_problems([what, *preferences.unusable])
     return list(preferences.pairs)

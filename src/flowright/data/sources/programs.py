@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 from flowright.core.errors import DataError
 from flowright.data.sources.rows import UpstreamRow, read_upstream
 from flowright.data.task import Problem
-from flowright.sandbox import IOTest, parse_trusted
+from flowright.sandbox import IOTest, bound_names, parse_trusted
 
 _LARGEST = 256 << 20  # bytes of one row's tests
 
@@ -272,25 +272,56 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def interface(row: UpstreamRow, code: str, tests: list[str], setup: str) -> tuple[str, str]:
-    """The name of the function that all tests call, else the class, and the first lines of
-    everything that the tests take from the solution: some need a class as well."""
+    """The name of the function, or class, that all tests call, and the first lines of everything
+    that the tests take from the solution: some need a class as well. What these lines use of the
+    reference's imports and values stands before them."""
     tree = _parse(code, row)
-    defined = {node.name: node for node in tree.body if isinstance(node, Definition)}
+    bound = bound_names(tree)
+    defined = {name: nodes[-1] for name, nodes in bound.items() if _is_callable(nodes[-1])}
     called = [_calls(_parse(test, row)) & set(defined) for test in tests]
-    functions_first = sorted(defined.values(), key=lambda node: isinstance(node, ast.ClassDef))
-    entries = [n.name for n in functions_first if all(n.name in names for names in called)]
+    entries = [name for name in defined if all(name in names for names in called)]
+    entries.sort(key=lambda name: isinstance(defined[name], ast.ClassDef))
     if not entries:
         raise row.error("no function of the reference is called by all tests")
-    wanted = set().union(*called) | _calls(_parse(setup, row)) & set(defined)
-    return entries[0], "\n\n".join(_stub(defined[name]) for name in defined if name in wanted)
+    read = set().union(*(_names(_parse(test, row)) for test in (*tests, setup)))
+    classes = {name for name in read & set(defined) if isinstance(defined[name], ast.ClassDef)}
+    wanted = set().union(*called, classes) | _calls(_parse(setup, row)) & set(defined)
+    parts = [_shown(defined[name]) for name in defined if name in wanted]
+    used = set().union(*(_names(part) for part in parts)) - set(defined)
+    needed = [node for name in used & set(bound) for node in bound[name][-1:]]
+    given = "\n".join(ast.unparse(node) for node in tree.body if node in needed)
+    stubs = [_NO_BODY.sub(":", ast.unparse(part)).replace("\n\n", "\n") for part in parts]
+    return entries[0], "\n\n".join(filter(None, [given, *stubs]))
 
 
-def _stub(node: Definition) -> str:
-    if not isinstance(node, ast.ClassDef):
-        prefix = "async " * isinstance(node, ast.AsyncFunctionDef)
-        return f"{prefix}def {node.name}({ast.unparse(node.args)}):"
-    methods = [n for n in node.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
-    return "\n".join([f"class {node.name}:", *(f"    {_stub(method)}" for method in methods)])
+_NO_BODY = re.compile(r":\n +\.\.\.$", re.MULTILINE)
+
+
+def _is_callable(node: ast.stmt) -> bool:
+    lambdas = isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda)
+    return lambdas or isinstance(node, Definition)
+
+
+def _shown(node: ast.stmt) -> ast.stmt:
+    """A function without its body; a class with its methods so and, where it has decorators or
+    bases, its fields."""
+    empty: list[ast.stmt] = [ast.Expr(ast.Constant(...))]
+    match node:
+        case ast.FunctionDef() | ast.AsyncFunctionDef():
+            return type(node)(node.name, node.args, empty, [], lineno=1)
+        case ast.ClassDef():
+            bases = [base for base in node.bases if ast.unparse(base) != "object"]
+            fields = (ast.Assign, ast.AnnAssign) if bases or node.decorator_list else ()
+            functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+            body = [_shown(part) for part in node.body if isinstance(part, (*functions, *fields))]
+            return ast.ClassDef(node.name, bases, node.keywords, body or empty, node.decorator_list)
+        case ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda(args=arguments)):
+            return ast.FunctionDef(name, arguments, empty, [], lineno=1)
+    return node
+
+
+def _names(tree: ast.AST) -> set[str]:
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
 def _calls(tree: ast.AST) -> set[str]:

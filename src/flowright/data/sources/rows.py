@@ -71,19 +71,20 @@ class UpstreamRow:
 Reader = Callable[[Path], Iterator[UpstreamRow]]
 
 
-def read_upstream(path: Path) -> Iterator[UpstreamRow]:
-    """Yield the rows of a file; their names count them from 0."""
-    for index, (place, values) in enumerate(read_rows(path)):
-        yield UpstreamRow(values, str(place), str(index))
+def read_upstream(path: Path, first: int = 0) -> Iterator[UpstreamRow]:
+    """Yield the rows of a file; their names count them from ``first``. Raises DataError with the
+    place of what cannot be read."""
+    for number, (place, values) in enumerate(read_rows(path), start=first):
+        yield UpstreamRow(values, str(place), str(number))
 
 
 def read_table(path: Path) -> Iterator[UpstreamRow]:
-    """Yield the rows of a user's own file; their names count them from 1. Raises DataError with
-    the place of what cannot be read, and for a file without rows."""
-    number = 0
-    for number, (place, values) in enumerate(read_rows(path), start=1):
-        yield UpstreamRow(values, str(place), str(number))
-    if not number:
+    """Yield the rows of a user's own file; their names count them from 1. Raises DataError, also
+    for a file without rows."""
+    row = None
+    for row in read_upstream(path, first=1):
+        yield row
+    if row is None:
         raise DataError(
             f"{path}: {'no rows in it' if path.stat().st_size else 'the file is empty'}"
         )

@@ -105,7 +105,8 @@ async def _judge(config: Config, clients: Mapping[str, ChatClient]) -> AsyncIter
             yield judge
         return
     name = config.judge_model or ""
-    yield OpenJudge(judge_of(config, clients[name].as_role("judge")), None, (name,))
+    client = clients[name].as_role("judge")
+    yield OpenJudge(judge_of(config, client), None, (name,), clients=(client,))
 
 
 def _instruction(section: JudgeSection) -> str:
@@ -194,7 +195,7 @@ async def check_judge(config: Config) -> str:
                 f"({verdict.status}: {verdict.reason})"
             )
         where = [
-            f"{name} at {', '.join(client.entry.base_urls)}"
+            f"{name} at {', '.join(client.entry.base_urls)}" + " (simulated)" * client.simulated
             for name, client in models.clients.items()
         ]
         return "; ".join(where) or f"judge service at {config.judge_names[0]}"

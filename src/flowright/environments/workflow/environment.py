@@ -9,6 +9,7 @@ from typing import Any
 
 from flowright.config.llm import SIMULATED
 from flowright.config.root import Config
+from flowright.core.command_line import progress_bars
 from flowright.core.errors import DataError, UserError
 from flowright.core.tables import raise_problems
 from flowright.data.loading import OFFLINE, load_problems
@@ -65,6 +66,7 @@ class WorkflowEnvironment(Environment):
     display = DISPLAY
 
     _notes: Sequence[str] = ()
+    _to_prove: Sequence[Problem] | None = None
     _sandbox: Sandbox
     _models: OpenModels
     _judge: OpenJudge
@@ -87,6 +89,12 @@ class WorkflowEnvironment(Environment):
         if problems:
             raise DataError(*problems)
         self._notes = notes
+        self._to_prove = [
+            task
+            for (name, _), tasks in zip(wanted, loaded, strict=True)
+            for task in tasks
+            if name != OFFLINE  # whose references are known to pass
+        ]
         train, val = loaded
         check_disjoint(Splits(tuple(train), tuple(val), ()))
         return TaskSets(train, val)
@@ -222,7 +230,8 @@ class WorkflowEnvironment(Environment):
 
     @property
     def simulated(self) -> bool:
-        return SIMULATED in self.config.models or self._judge.simulated
+        known = SIMULATED in self.config.models
+        return known or self._models.simulated or self._judge.simulated
 
     def models(self) -> Mapping[str, Sequence[str]]:
         return {
@@ -282,15 +291,16 @@ class WorkflowEnvironment(Environment):
 
     async def _check_sandbox(self) -> str:
         """Check the isolation, and run the references of code tasks against their tests."""
-        tasks: list[Problem] = []
-        with suppress(UserError):  # reported where the data are checked
-            for name in {self.config.train_dataset, self.config.val_dataset} - {OFFLINE}:
-                tasks += load_problems(name, "train")
-        async with open_sandbox(self.config) as sandbox:
-            cache = self.config.policy.tiny.cache_dir
-            report = await check_references(tasks, sandbox, cache)
-            raise_problems([f"{id}: {why}" for id, why in report.failed.items()])
-            return f"\n{' ' * 10}".join([str(sandbox.isolation), *report.lines()])
+        if self._to_prove is None:
+            with suppress(UserError):  # reported where the data are checked
+                self.tasks()
+        cache = self.config.policy.tiny.cache_dir
+        with progress_bars() as (_, begin):
+            async with open_sandbox(self.config) as sandbox:
+                report = await check_references(self._to_prove or (), sandbox, cache, begin)
+                isolation = str(sandbox.isolation)
+        raise_problems([f"{id}: {why}" for id, why in report.failed.items()])
+        return f"\n{' ' * 10}".join([isolation, *report.lines()])
 
 
 def open_sandbox(config: Config) -> Sandbox:

@@ -3,6 +3,7 @@ they are there, that budgets fit their context, and that each answers a small re
 errors show in no list of models."""
 
 from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 from flowright.config.llm import SIMULATED
@@ -87,6 +88,7 @@ async def check_servers(config: Config) -> str:
         problems = await models.check(budgets(config))
         shown = {
             name: f"{name} at {', '.join(client.entry.base_urls)}"
+            + " (simulated)" * client.simulated
             for name, client in models.clients.items()
         }
         if not problems:
@@ -134,19 +136,19 @@ async def _try_judge(config: Config, model: ChatModel) -> str:
     not the first. Raises FailureError."""
     section = config.judge
     question = Questions(section).about(TRIAL)[0]
-    for form in FORMS:
+    for form, seed in product(FORMS, range(2)):  # one refusal may be about the reply
         request = ChatRequest(
             question.messages(form),
             temperature=section.temperature,
             max_tokens=min(FEW_TOKENS, section.max_tokens),
-            seed=0,
+            seed=seed,
             response_format=question.response_format(form),
             reasoning_effort=section.reasoning_effort,
         )
         try:
             await model.chat(request, TRIAL_SECONDS)
         except RequestRefused:
-            if form == FORMS[-1]:
+            if form == FORMS[-1] and seed:
                 raise
             continue
         return "" if form == FORMS[0] else f" (judges by {form}: it refuses {FORMS[0]})"

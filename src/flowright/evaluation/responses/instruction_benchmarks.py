@@ -263,4 +263,4 @@ async def score_healthbench(
         for number in range(len(row.responses))
     ]
     record["healthbench"] = asdict(healthbench_score(shares))
-    return write_scores(settings, data, opened, record, out)
+    return write_scores(data, opened, record, out)

@@ -17,6 +17,7 @@ from flowright.core.batch_calls import Outcome, ServerDown, call_all
 from flowright.core.errors import ConfigError, FailureError, UserError
 from flowright.llm.chat import ChatModel, ChatRequest, Message, RequestRefused, ServerMisconfigured
 from flowright.llm.client import ChatClient
+from flowright.llm.context import WithControl
 
 _STREAMS_ONLY = "dashscope.aliyuncs.com/compatible-mode"
 _REMEDY = "replies are kept; the same command continues once the server answers"
@@ -93,7 +94,7 @@ class ServedModel:
     def __init__(
         self, client: ChatModel, served: str, settings: DrawSettings, concurrency: int
     ) -> None:
-        self._client = client
+        self._client = WithControl(client)
         self._served = served
         self._settings = settings
         self._concurrency = concurrency

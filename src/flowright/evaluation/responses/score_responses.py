@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from flowright.config.llm import SIMULATED
 from flowright.config.loading import load_judge_server
 from flowright.core.batch_calls import ServerDown, call_all
 from flowright.core.errors import DataError, Failure, UserError
@@ -85,19 +84,17 @@ async def score_file(request: ScoreRequest, progress: AnswerProgress) -> dict[st
             "keys": asdict(request.columns),
         }
         record, _ = await grade_rows(rows, opened, about, request.out, request.overwrite, progress)
-    return write_scores(request.graders, request.data, opened, record, request.out)
+    return write_scores(request.data, opened, record, request.out)
 
 
 def write_scores(
-    settings: GraderSettings,
     data: Path,
     opened: "OpenGraders",
     figures: Mapping[str, Any],
     out: Path,
 ) -> dict[str, Any]:
     """Write and return the record: the figures, with the settings of the graders."""
-    simulated = settings.judge == SIMULATED
-    record = {"data": str(data), **opened.about, "simulated": simulated, **figures}
+    record = {"data": str(data), **opened.about, "simulated": opened.simulated, **figures}
     out.parent.mkdir(parents=True, exist_ok=True)
     write_json(out, record)
     return record
@@ -132,6 +129,7 @@ class OpenGraders:
     grader_of: GraderOfRow
     concurrency: int
     about: dict[str, Any]
+    simulated: bool = False
 
 
 @asynccontextmanager
@@ -170,7 +168,7 @@ async def open_graders(settings: GraderSettings) -> AsyncIterator[OpenGraders]:
         else:
             judge = criteria_judge(client, config.judge, settings.calls)
             grader_of = row_graders(settings.reward, judge, sandbox, settings.rules, settings.calls)
-        yield OpenGraders(grader_of, config.llm.max_concurrency, about)
+        yield OpenGraders(grader_of, config.llm.max_concurrency, about, models.simulated)
 
 
 def row_graders(

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Literal
 
 from flowright.config.judge import WORDING, JudgeSection
-from flowright.config.llm import SIMULATED
 from flowright.config.loading import load_judge_server
 from flowright.config.root import JudgeServerConfig
 from flowright.core.batch_calls import ServerDown
@@ -326,7 +325,7 @@ async def _of_config(named: JudgeName, config: JudgeServerConfig) -> AsyncIterat
             raise ServerDown(*problems, "nothing was measured")
         clients = {name: client.as_role("judge") for name, client in models.clients.items()}
         members = [
-            ModelJudge(clients[name], section, way, name == SIMULATED)
+            ModelJudge(clients[name], section, way, clients[name].simulated)
             for name in (config.judge.model or "", *config.judge.panel)
         ]
         one = members[0] if len(members) == 1 else PanelJudge(members, config.judge.quorum)

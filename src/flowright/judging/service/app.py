@@ -24,6 +24,7 @@ from fastapi.responses import JSONResponse
 from fastapi.security import APIKeyHeader, HTTPBearer
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as CONTENT_TYPE
 from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from flowright import __version__
 from flowright.config.judge import JudgeServerSection
@@ -82,10 +83,11 @@ def create_app(
     simulated: bool = False,
     notes: Sequence[str] = (),
     trained_on: TrainedOn | None = None,
+    hosts: Sequence[str] = ("*",),
 ) -> FastAPI:
     """Return the service as an app of one event loop. ``ready`` probes the backend; None: always
     ready. ``notes`` on its verdicts are shown by /health, the record of its training data by
-    /trained_on.
+    /trained_on. Requests to other ``hosts`` get 400.
 
     ``app.state.traffic`` is its :class:`~flowright.judging.service.traffic.Traffic`, for draining.
     """
@@ -112,6 +114,7 @@ def create_app(
     app.add_middleware(
         GuardMiddleware, settings=settings, traffic=app.state.traffic, metrics=metrics
     )
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*hosts])
     _add_judging(app, _Dispatcher(judge, admission, metrics, log), settings)
     _add_record(app, trained_on)
     _add_probes(app, _Health(judge, admission, settings, ready, simulated, notes), metrics)

@@ -8,6 +8,8 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -21,8 +23,10 @@ from huggingface_hub.errors import (
 from torch import Tensor
 from transformers import AutoTokenizer
 
+import flowright
 from flowright.core.errors import RunError, UserError
 from flowright.policy.export.model import Export, class_of, padding_rows, with_adapter
+from flowright.policy.export.source import ExportSource
 from flowright.policy.export.weights import Adapter, write, write_adapter
 from flowright.runs.checkpoints import sha256_of
 
@@ -182,50 +186,39 @@ def _outputs(load: Callable[[], Any]) -> Tensor:
     return outputs
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """An export as its card describes it. ``run``: the run's configuration."""
-
-    title: str
-    source: str
-    base: str | None
-    licence: str | None
-    trained: str
-    form: str
-    dtype: str
-    date: str
-    versions: Mapping[str, str]
-    run: Mapping[str, Any]
-    notes: Sequence[str]
-    difference: Difference
-
-
-def card(facts: Facts, files: Sequence[Path]) -> str:
-    """Return ``README.md``, the hub's model card, with the hashes of ``files``. It may be made
-    public, so no folder of this machine is in it."""
-    hub_base = facts.base if facts.base and _shown(facts.base) == facts.base else None
-    head = ModelCardData(
-        library_name="transformers",
-        base_model=hub_base if hub_base and "/" in hub_base else None,
-        license=facts.licence,
-    )
-    difference = facts.difference
+def card(
+    title: str,
+    source: ExportSource,
+    export: Export,
+    written: str,
+    notes: Sequence[str],
+    difference: Difference,
+    files: Sequence[Path],
+) -> str:
+    """Return ``README.md``, the hub's model card, with the hashes of ``files``. ``written``: the
+    form and the precision. It may be made public, so no folder of this machine is in it."""
+    base, licence = export.base, export.config.get("license") or export.config.get("licence")
+    hub_base = base if base and _shown(base) == base and "/" in base else None
+    licence = licence if licence is None or isinstance(licence, str) else json.dumps(licence)
+    head = ModelCardData(library_name="transformers", base_model=hub_base, license=licence)
+    versions = {name: version(name) for name in ("transformers", "peft")}
+    versions = {"flowright": flowright.__version__, **versions, "torch": torch.__version__}
     rows = {
-        "base": _shown(facts.base) if facts.base else "unknown",
-        "licence of the base": facts.licence or "unknown: not in its config",
-        "trained": facts.trained,
-        "from": facts.source,
-        "written": f"{facts.form}, {facts.dtype}, {facts.date}",
-        "with": ", ".join(f"{name} {version}" for name, version in facts.versions.items()),
+        "base": _shown(base) if base else "unknown",
+        "licence of the base": licence or "unknown: not in its config",
+        "trained": export.trained,
+        "from": source.name,
+        "written": f"{written}, {datetime.now(UTC):%Y-%m-%d}",
+        "with": ", ".join(f"{name} {number}" for name, number in versions.items()),
         "against its source": f"largest difference of {difference.what} {difference.largest:.3g}, "
         f"of up to {difference.of:.3g}",
     }
-    lines = ["---", head.to_yaml(), "---", "", f"# {facts.title}", "", "| | |", "| --- | --- |"]
+    lines = ["---", head.to_yaml(), "---", "", f"# {title}", "", "| | |", "| --- | --- |"]
     for name, value in rows.items():
         cell = value.replace("|", "\\|").replace("\n", " ")
         lines.append(f"| {name} | {cell} |")
-    lines += ["", *(f"- {note}" for note in facts.notes), ""] if facts.notes else [""]
-    if run := _configuration(facts.run):
+    lines += ["", *(f"- {note}" for note in notes), ""] if notes else [""]
+    if run := _configuration(source.run):
         lines += ["## Configuration", "", "```json", json.dumps(run, indent=2), "```", ""]
     lines += ["## Files", "", "| file | bytes | SHA-256 |", "| --- | --- | --- |"]
     lines += [f"| {file.name} | {file.stat().st_size} | {sha256_of(file)} |" for file in files]
