@@ -242,6 +242,7 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     "flowright.grading.text:normalise": answers.normalise,
     "flowright.grading.text:normalised": lambda text: answers.normalised("NFC", text),
     "flowright.grading.numbers:stated_number": numbers.stated_number,
+    "flowright.grading.numbers:leading_number": numbers.leading_number,
     "flowright.grading.formulas:stated_formula": formulas.stated_formula,
     "flowright.grading.formulas:as_text": formulas.as_text,
     "flowright.grading.formulas:can_be_read": formulas.can_be_read,

@@ -355,12 +355,7 @@ def judge_reward(
 def load_models(path: Path) -> Mapping[str, ModelEntry]:
     """The models of an LLM file, by name; the file is made from ``FILE.example`` on first use.
     Raises ConfigError with one line per mistake."""
-    path = _made_from_example(path)
-    try:
-        return LlmFile.model_validate(read_yaml(path)).models
-    except ValidationError as error:
-        lines = [f"{path}: {explain(LlmFile, detail)}" for detail in error.errors()]
-        raise ConfigError(*lines) from None
+    return load_section(LlmFile, _made_from_example(path)).models
 
 
 def _made_from_example(path: Path) -> Path:

@@ -18,6 +18,7 @@ from flowright.grading.formulas import as_text, can_be_read, is_formula, stated_
 from flowright.grading.numbers import (
     Quantity,
     conclusion,
+    leading_number,
     lone_number,
     spelled,
     stated_number,
@@ -136,7 +137,12 @@ def _same_value(final: str, answer: str, readings: Sequence[str], reference: str
     plain = [_TEXT.sub(r"\1", text).strip("$ ") for text in (final, reference)]
     based = _BASE.fullmatch(_unspaced(plain[1]))
     if based is not None:
-        return _same_based(_unspaced(plain[0]), based), "number", final, True
+        return (
+            _same_based(_unspaced(without_lead(plain[0]).strip(" $.")), based),
+            "number",
+            final,
+            True,
+        )
     if all(clocks := [_CLOCK.fullmatch(text.lower()) for text in plain]):
         one, other = (clock.groups() for clock in clocks if clock)
         return one[:2] == other[:2] and other[2] in (one[2], None), "number", final, True
@@ -175,7 +181,8 @@ def _same_phrase(final: str, answer: str, readings: Sequence[str], reference: st
         stated = closed_answer(final) or closed_answer(answer)
         return stated == expected, "exact_match", final, stated is not None
     for reading in readings:
-        for text in dict.fromkeys((reading, predicate(reading), _stated_words(reading))):
+        parts = (predicate(reading), _stated_words(reading), without_lead(reading))
+        for text in dict.fromkeys((reading, *parts)):
             plain = _TEXT.sub(r"\1", text).strip("$ ")
             labels = [
                 _LABEL.match(each.removeprefix("Option ") + " ") for each in (plain, reference)
@@ -234,6 +241,10 @@ def _same_number(final: str, readings: Sequence[str], expected: Quantity, refere
     if not readings:
         return False, "several", final, False
     for reading in readings:
+        if proven := _proven(reading):
+            value, stem = proven
+            is_certain = not (DOUBT.search(reading) or CONDITION.search(reading))
+            return _same_lone(stem, value, is_certain, expected, reference)
         stem = _right_side(reading)
         if stem is None:
             continue
@@ -277,7 +288,7 @@ def _same_last(text: str, final: str, expected: Quantity, reference: str) -> _Fo
     return expected.equals(last.value), "last_number", final, False
 
 
-_CLAUSE = re.compile(r"[,;:]\s+|\s(?=(?:so|which|giving|making)\s)")
+_CLAUSE = re.compile(r"[,;]\s+|\s(?=(?:so|which|giving|making)\s)")
 _RELATION = re.compile(
     r"[<>≠≢≡→←↔⇒⟶⟹↦≲≳≅]|!=|=/=|==|:=|\\(?:ne|neq|le|leq|ge|geq|equiv|to|mapsto|sim)\b"
 )
@@ -312,6 +323,32 @@ def _right_side(text: str) -> str | None:
     return right
 
 
+def _proven(text: str) -> tuple[Quantity, str] | None:
+    """The right side of the last equation of a text whose left side is arithmetic of that value:
+    ``48 / 2 = 24 clips``, whatever the sentence is about."""
+    left, sign, right = text[-LONGEST_EXPRESSION:].rpartition("=")
+    if not sign or _RELATION.search(text) or (found := leading_number(right)) is None:
+        return None
+    left = left.rpartition("=")[2][-200:]
+    for start in _OPERAND.finditer(left):
+        computed = left[start.start() :]
+        value = _arithmetic(computed) if _OPERATION.search(computed) else None
+        if value is not None:
+            is_same = _rounds_to(computed, value, _plain_value(found[0]), right)
+            return (found[0], right) if is_same else None
+    return None
+
+
+_OPERAND = re.compile(r"(?<![\d.,])[-(]?[$€£]?\d|\(")
+_OPERATION = re.compile(
+    r"[\d)a-z%]\s?(?:[-+*/×÷·⋅]|[xX]\s?\d|of\b|\\times|\\cdot|\\div)|\\[cdt]?frac"
+)
+
+
+def _plain_value(number: Quantity) -> Fraction:
+    return number.value / 100 if number.percent else number.value
+
+
 _IS = re.compile(r"(.*\d.{0,40}?)\s(?:is|equals|makes|gives)\s(.*)")
 
 
@@ -338,6 +375,7 @@ _TYPED = (
     (re.compile(r"\\times|\\cdot|[×·⋅]|(?<=[\d)])\s?[xX]\s?(?=[\d(])|(?<=%)\s+of\b"), "*"),
     (re.compile(r"\\div|÷"), "/"),
     (re.compile(r"(?<=\d),(?=\d{3}(?!\d))|[$€£¥₹*_]{2,}(?=\s|$)|\\[$,;! ]|[$€£¥₹`]"), ""),
+    (re.compile(r"(?<=[A-Za-z\d])\s?/\s?[A-Za-z]{2,}"), ""),  # dollars/hour
     (re.compile(r"(?<![A-Za-z\\])[A-Za-z]{2,}\b(?!\s?\()"), " "),
     (re.compile(r"(\d[\d.]*)\s?\\?%"), r"(\1/100)"),
 )

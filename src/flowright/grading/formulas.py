@@ -102,7 +102,7 @@ def is_formula(text: str) -> bool:
     )
 
 
-_SPAN = re.compile(r"\$([^$]{1,300})\$|\\\((.{1,300}?)\\\)")
+_SPAN = re.compile(r"\$\$?([^$]{1,300})\$\$?|\\\((.{1,300}?)\\\)")
 _UNIT_TAIL = re.compile(r"[\s.!*_]*(?:[A-Za-z]{1,12}[\s.!*_]*){0,3}")
 _STATED = re.compile(r"\b(?:is|are|equals|be|gives|get|obtain)\b|:")
 
@@ -118,7 +118,7 @@ def stated_formula(text: str) -> str | None:
     spans = list(_SPAN.finditer(text))
     if spans and _UNIT_TAIL.fullmatch(text, spans[-1].end()):
         inner = spans[-1][1] or spans[-1][2]
-        return inner if is_formula(inner) else None
+        return inner if can_be_read(inner) else None
     ends = [lead.end()] if lead else []
     ends += [found.end() for found in _STATED.finditer(text)][-1:]
     tails = (text[end:].strip(" .*_$") for end in ends)

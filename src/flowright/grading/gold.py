@@ -148,6 +148,8 @@ def same_values(a, b):
     if a == b:
         return True
     x, y = N(a, 60), N(b, 60)
+    if not (x.is_finite and y.is_finite):
+        return False
     if not a.has(Float) and not b.has(Float):
         return near(x, y, 40) if x and y else simplify(a - b) == 0
     is_whole = a.is_Integer or b.is_Integer  # 3400002.5 is not 3400000

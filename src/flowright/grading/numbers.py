@@ -19,7 +19,7 @@ _FUNCTIONS = (
 )
 _FUNCTION = re.compile(rf"(?<![A-Za-z])(?:{_FUNCTIONS})(?![A-Za-z])", re.IGNORECASE)
 _BEFORE = re.compile(
-    rf"(?:(?<![A-Za-z])(?:{_FUNCTIONS})(?:_?\w{{1,3}})?"
+    rf"(?:(?<![A-Za-z])(?:{_FUNCTIONS})(?:_?\d{{1,2}}|_\w{{1,3}})?"
     r"|\b(?:half(?:\s+of)?|twice|thrice|double|triple|plus|minus|times|over|under"
     r"|below|above|about|around|near|by\s+the|(?:divi|multipl|increas|decreas|reduc|rais|grow)\w*\s+by"
     r"|modulo|choose|between|before|after|since|until|non|pre|post|mid|ex"
@@ -34,7 +34,7 @@ _AFTER = re.compile(
     r"|!(?=\s*$|[^\s\w])"
     r"|\sB\.?C\b|\s(?:squared|cubed|factorial|plus|minus|divided|multiplied|modulo|choose|halves"
     r"|thirds|quarters|fifths|tenths|hundredths|dozens?|score|gross|hundred|pi|tau|negative|only|mod"
-    r"|fewer|less|tops|max|when|for\s+(?:odd|even|all|some|any)|to\s+the|and\s+(?:a|one|an)"
+    r"|(?:fewer|less)(?!\s+\w+\s+than)|tops|max|when|for\s+(?:odd|even|all|some|any)|to\s+the|and\s+(?:a|one|an)"
     r"\s+(?:half|quarter|third|fifth|eighth|tenth)|or\s+(?:more|less|fewer|so|greater))\b"
     r"|\s(?:times|x|more\s+than|less\s+than|fewer\s+than|over|choose|mod)\s+(?:[A-Za-z]|\d+)\b(?!\w)",
     re.IGNORECASE,
@@ -52,6 +52,7 @@ _LETTERS = frozenset("mgshLlWVJNCFKMTA")
 _SHORT_WORDS = "of in is at on by so as to us we he it am pm if up"
 _SHORT = _UNITS | frozenset(_SHORT_WORDS.split())
 _ATTACHED = re.compile(r"[A-Za-zμα-ωΑ-Ω]+")
+_ARTICLE = re.compile(r"\s+a\s+[A-Za-z]{3}")
 _FIRST = re.compile(r"\s+([A-Za-zμα-ωΑ-Ω]+)")
 _POWER = re.compile(
     r"(?P<before>\d\s{0,2}|/\s?)(?P<name>[A-Za-zμ]{1,12})\s?(?:\^\s?(?:[23](?!\d)|\{[23]\})|[²³])"
@@ -81,6 +82,8 @@ def is_coefficient(after: str) -> bool:
     first = _FIRST.match(after)
     if first is None or len(first[1]) > 2:
         return False
+    if first[1] == "a" and _ARTICLE.match(after):
+        return False  # $150 a year
     return first[1] not in (_LETTERS if len(first[1]) == 1 else _SHORT)
 
 
@@ -155,7 +158,7 @@ _LATEX = (
     (re.compile(r"\^\{?\\circ\}?|\\degree\b|°"), " "),
     (re.compile(r"\{,\}|\\[,!]"), lambda match: "," if match[0] == "{,}" else ""),
     (re.compile(r"\\([$%])"), r"\1"),
-    (re.compile(r"\\(?:[;: ]|quad\b)|~"), " "),
+    (re.compile(r"\\(?:[;: ]|quad\b)|~(?!\s?\d)"), " "),
     (re.compile(rf"(?<=\d)-(?=(?:{_COUNTED})s?\b)"), " "),  # 17-yard
     (  # 18 (eighteen), 15 (5 * 3)
         re.compile(r"\s\((?:[A-Za-z][A-Za-z\s.,']*|[\d\s.+*/×x-]*[+*/×x][\d\s.+*/×x-]*)\)"),
@@ -269,6 +272,25 @@ def stated_number(text: str) -> StatedNumber | None:
     return None if value is None or is_certain is None else StatedNumber(value, is_certain)
 
 
+def leading_number(text: str) -> tuple[Quantity, str] | None:
+    """The number that a text begins with, and the rest; None where the rest changes or joins it."""
+    text = _plain(text[:LONGEST_ALONE]).lstrip(" *_$(")
+    match = _QUANTITY.match(text)
+    value = match and _value(match)
+    if match is None or value is None:
+        return None
+    after = without_rate(text[match.end() :])
+    word = _ATTACHED.match(after)
+    after_unit = after[word.end() :] if word and len(word[0]) > 2 else after
+    is_part = changed("", after_unit, True) or _NOT_ALONE.match(after)
+    return None if is_part else (value, after)
+
+
+_NOT_ALONE = re.compile(
+    r"\s*(?:or|and|to|,|;)\s*[$€£]?\d|\s?(?:[A-Za-z]+\s)?(?:is|are|was|were)\s(?:not|wrong|incorrect"
+    r"|false|too|im\w+|an?\s)|.*\b(?:wrong|incorrect|false|mistak\w+|error)\b",
+    re.IGNORECASE,
+)
 _SUBJECT = re.compile(
     r"[\s*_$]*(?:(?-i:[A-Z])|(?:the|an?|it|they|he|she|we|i|there|this|that|these|those|his|her|its"
     r"|their|each|every|all|both|my|our|your|in|on)\b)",
@@ -280,7 +302,7 @@ _LABELLED = re.compile(
     re.IGNORECASE,
 )
 _TOTAL_OF = re.compile(
-    r"\b(?:total|sum|amount|average|value|number|profit|cost)\s+of[\s$€£*_]*$", re.I
+    r"\b(?:an?|the|total)\s+(?:[a-z]+\s+)?[a-z]+\s+of[\s$€£*_]*$|\b(?:sum|total)\s+of[\s$]*$", re.I
 )
 _ADVERB = re.compile(r"(?<!\w)[a-z]+(?:ab|ib|ed|ent|ful|ugh|at|ar|eged)ly\b")
 _IS = re.compile(r"\b(?:is|are|was|were|has|have|had|does|do|did|will|can)\b", re.IGNORECASE)
@@ -288,6 +310,9 @@ _REMAINS = re.compile(
     r"\s?[A-Za-z]+(?:\s[A-Za-z]+){0,5}?\s(?:is|are|was|were|will\sbe)\s(?!too\b|so\b|an?\b|the\b)"
     r"[a-z]+(?:\s[^.,;:]*)?[\s.!*_]*",
     re.IGNORECASE,
+)
+_MORE_THAN = re.compile(  # 6 more pages than he; not 6 more than he
+    r"^\s(?:(?:more|fewer|less)\s\w+(?:\s\w+)?|\w+\s(?:\w+er|more|less|fewer))\s+than\b[^.,;:?!\d]*"
 )
 _LATIN = re.compile("[^\u0370-\u1dff\u2e80-\uffff]*")
 _COUNTED_IN = re.compile("(?:(?![不非错没是])[\u4e00-\u9fff]){1,3}[.\\s]*|です[.\\s]*")
@@ -299,6 +324,7 @@ def _standing(before: str, after: str) -> bool | None:
     """Return whether what stands around a number states it as the answer: True for a lead-in and a
     unit alone, False for a sentence about something, None for a sentence that denies, hedges,
     bounds or conditions it, and for words that are no sentence."""
+    after = _MORE_THAN.sub("", after)
     if DOUBT.search(before) or DOUBT.search(after) or _ADVERB.search(before.casefold()):
         return None
     if re.search(r"^\s+and\b|(?<!sq)[.;:!]\s+\w", after) or _names_number(after):

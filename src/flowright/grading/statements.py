@@ -100,6 +100,7 @@ _BEFORE_ANSWER = re.compile(
     rf"|[^\w]*(?:{_LEADS}){{0,3}}[*_]{{0,3}}(?:{_KINDS}\s+){{0,3}}[*_]{{0,3}}",
     re.IGNORECASE | re.DOTALL,
 )
+_OPENS_ANEW = re.compile(r"(?:^|(?<![A-Z])\b[^\WA-Z]\w*\W*\s)Answer[*_`]{0,3}:")
 _FENCES = "`\\[]()$*_-#>~=| \t\r"
 
 
@@ -127,9 +128,8 @@ def extract_answer(text: str) -> str:
         start = max(text.rfind(end, 0, phrase.start()) for end in ("\n", ". ", "! ", "? ")) + 1
         lead = text[max(start, phrase.start() - LONGEST_STATEMENT) : phrase.start()]
         clause = lead.rpartition(",")[2]
-        if _BEFORE_ANSWER.fullmatch(clause) and not (
-            DOUBT.search(clause) or CONDITION.search(lead)
-        ):
+        opens = _BEFORE_ANSWER.fullmatch(clause) or _OPENS_ANEW.search(clause + phrase[0][:20])
+        if opens and not (DOUBT.search(clause) or CONDITION.search(lead)):
             stated = phrase["value"]
     if stated is not None:
         return bare(stated)
@@ -167,7 +167,7 @@ def _around_box(text: str, inner: str) -> str:
     start = text.rfind("\\boxed{" + inner + "}")
     end = start + len("\\boxed{}") + len(inner)
     line_start = max(text.rfind("\n", 0, start) + 1, start - LONGEST_STATEMENT)
-    before = text[line_start:start]
+    before = text[line_start:start].replace("**", "")
     line_end = text.find("\n", end)
     after = text[end : line_end if line_end >= 0 else len(text)][:LONGEST_STATEMENT]
     clause = re.split(r"[,;:.]\s|\b(?:so|thus|hence|therefore)\b", before)[-1]

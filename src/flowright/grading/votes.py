@@ -11,7 +11,7 @@ from flowright.grading.statements import extract_answer
 from flowright.grading.text import exact_match
 from flowright.llm.replies import spoken_answer
 
-_LENIENT = frozenset({"date", "spans", "last_number", "decimal_comma", "percent"})
+_LENIENT = frozenset({"date", "spans", "last_number", "decimal_comma"})
 
 
 def groups(answers: Sequence[str], kind: Kind, choices: Choices = ()) -> list[list[str]]:
@@ -49,5 +49,5 @@ def _are_equivalent(one: str, other: str, kind: Kind, choices: Choices) -> bool:
     if kind == "math" and not any(lone_number(text) or is_formula(text) for text in both):
         # Normalised text has no signs: "-i" would be "i".
         return all(map(is_words, both)) and exact_match(one, other)
-    found = (compare([a], b, kind, choices) for a, b in (both, (other, one)))
+    found = (compare([a], b, kind, choices, is_percent=True) for a, b in (both, (other, one)))
     return any(each.correct and each.method not in _LENIENT for each in found)
