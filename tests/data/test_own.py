@@ -88,6 +88,8 @@ ANSWERS: list[tuple[Any, tuple[str, ...]]] = [
     ("{'target': ['Town', 'The town']}", ("Town", "The town")),
     ({"text": ["Lima"], "answer_start": [3]}, ("Lima",)),
     ({"value": '{"a": 1}'}, ('{"a": 1}',)),
+    ([{"text": "Lima", "answer_start": 3}, {"text": "Lima city"}], ("Lima", "Lima city")),
+    ({"target": ["Lima"], "numbers": None}, ("Lima",)),
     ([{"role": "assistant", "content": "8"}], ("8",)),
     ([{"role": "assistant", "content": [{"type": "text", "text": "8"}]}], ("8",)),
     (True, ("true", "yes")),
@@ -117,7 +119,8 @@ REFUSED: list[tuple[Any, str]] = [
     (None, "is null"),
     ("  ", "is empty"),
     ([None, "x"], "is null"),
-    ([[1, 2]], "is a list of lists or objects"),
+    ([[1, 2]], "is a list of lists"),
+    ([{"text": "Lima"}, "Lima"], "is a list of lists or of texts and objects"),
     ({"target": 44, "numbers": [1, 2]}, "with numbers beside target"),
     ('{"a": 1}', "is an object without any of"),
     ({"text": [], "answer_start": []}, "is an object without any of"),
@@ -126,7 +129,7 @@ REFUSED: list[tuple[Any, str]] = [
     ("So \\boxed{}.", "marks nothing"),
     ("So it is\n####", "with nothing behind it"),
     (b"7", "is bytes, not a text or a number"),
-    ('[{"a": 1}]', "is a list of lists or objects"),
+    ('[{"a": 1}]', "is an object without any of"),
     ([{"role": "user", "content": "8"}], "does not end with a text of the assistant"),
 ]
 
@@ -187,9 +190,9 @@ FORMS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
             {"kind": "math", "source": "gsm8k", "reference": "1,450"},
         ),
         (
-            {"problem": "Red? A. grass B. blood", "problem_type": "mixed", "ground_truth": "B"}
-            | {"choices": ["grass", "blood"], "source": "mmlu"},
-            {"kind": "qa", "reference": "B", "source": "mmlu"},
+            {"problem": "Red? Choices: A. grass B. blood", "problem_type": "mixed"}
+            | {"ground_truth": "B", "choices": ["grass", "blood"], "source": "mmlu"},
+            {"kind": "qa", "reference": "B", "source": "mmlu", "question": "Red?"},
         ),
     ],
     "their balanced files": [
@@ -227,6 +230,14 @@ FORMS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
             {"_id": "5a", "question": "Who?", "answer": "Ann", "supporting_facts": [["T", 0]]}
             | {"context": [["T", ["Ann did."]]]},
             {"source": "hotpotqa", "context": "[T]\nAnn did."},
+        ),
+        (
+            {"question": "Who?", "answer": "Ann", "context": "Ann did.", "supporting_facts": []},
+            {"source": "own/mine", "context": "Ann did."},
+        ),
+        (
+            {"question": "Who?", "answer": "Ann", "context": ["Ann did.", "Bo did not."]},
+            {"source": "own/mine", "context": "Ann did.\n\nBo did not."},
         ),
         (
             {"text": "Twice x.", "code": f"{PROMPT}\n{BODY}", "task_id": 2, "test_setup_code": ""}

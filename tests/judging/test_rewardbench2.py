@@ -136,7 +136,7 @@ def test_rows_as_they_are_published(tmp_path: Path) -> None:
         ({"rejected": ["b", None, "d"]}, "rejected holds something that is not text"),
         ({"num_correct": 2}, "num_correct is 2, and 1 answers are chosen"),
         ({"subset": "Ties"}, "id is '7'; in Ties it is ref:N or tied:N"),
-        ({"prompt": None}, "prompt is missing, not a list of messages"),
+        ({"prompt": None}, "prompt is None, not a list"),
     ],
 )
 def test_rows_that_cannot_be_used(tmp_path: Path, change: dict, why: str) -> None:

@@ -76,16 +76,19 @@ def _values(cell: Any, notes: dict[str, None], depth: int) -> list[Any]:
         return [_scalar(cell)]
     if cell and all(map(is_message, cell)):
         return [_last_message(cell, notes)]
-    if any(isinstance(one, list | Mapping) for one in cell):
-        raise UnreadableAnswer("is a list of lists or objects")
     if not cell:
         raise UnreadableAnswer("is an empty list")
+    if all(isinstance(one, Mapping) for one in cell):  # SQuAD's files
+        return [value for one in cell for value in _of_object(one, notes, depth)]
+    if any(isinstance(one, list | Mapping) for one in cell):
+        raise UnreadableAnswer("is a list of lists or of texts and objects")
     return [_scalar(one) for one in cell]
 
 
 def _of_object(cell: Mapping[str, Any], notes: dict[str, None], depth: int) -> list[Any]:
     names = [name for name in _INNER if not is_empty(cell.get(name))]
-    unknown = [str(n) for n in cell if n not in {*_INNER, *_OTHERS, *_ASIDE}]
+    known = {*_INNER, *_OTHERS, *_ASIDE}
+    unknown = [str(n) for n in cell if n not in known and not is_empty(cell[n])]
     if not names:
         raise UnreadableAnswer(f"is an object without any of {', '.join(_INNER)}")
     if len(names) > 1 or unknown:

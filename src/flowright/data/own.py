@@ -28,15 +28,18 @@ from flowright.data.sources.rows import UpstreamRow
 from flowright.data.splits import normalise
 from flowright.data.task import KINDS, Kind, Problem
 
-_FORMS: Mapping[tuple[str, ...], tuple[str, Converter]] = {
-    ("text", "code", "test_list", "task_id"): ("MBPP", mbpp),
-    ("context", "supporting_facts", "question", "answer"): ("HotpotQA", hotpotqa),
-    ("context", "ref_text"): ("DROP", drop),
-}
-"""OwnColumns by which rows of official files are known, AFlow's among them."""
+_TABLE = (list, Mapping)
+_FORMS: tuple[tuple[str, Mapping[str, Any], Converter], ...] = (
+    ("CommonsenseQA", {"question": Mapping, "answerKey": str}, commonsenseqa),
+    ("MBPP", {"text": str, "code": str, "test_list": list, "task_id": int}, mbpp),
+    ("HotpotQA", {"answer": str, "context": _TABLE, "supporting_facts": _TABLE}, hotpotqa),
+    ("DROP", {"context": str, "ref_text": str}, drop),
+)
+"""Official rows, AFlow's among them, by types of their columns."""
 _SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "dev": "val"}
 _SPLITS |= {"test": "test"}
 _LETTERED = re.compile(r"(?:option|choice)?[ _]?([A-Ja-j])")
+_HEADING = r"\s*(?:(?:answer )?(?:choices|options):)?\s*"
 _BOTH = re.compile(r"\(?(\w)[).:]+\s*(.+)", re.DOTALL)
 _OPTION = re.compile(r"(?:^|,)\s*([a-j])\s*\)\s*(.*?)\s*(?=,\s*[a-j]\s*\)|\Z)", re.DOTALL)
 
@@ -110,6 +113,7 @@ class Conversion:
         else:
             answer, choices = self._answer(row, spoken), self._choices(row)
             if choices:
+                question = self._without_choices(question, choices)
                 values = {"reference": self._label(row, answer, choices), "choices": choices}
             else:
                 values = {"reference": answer.reference, "alternatives": answer.alternatives}
@@ -124,10 +128,10 @@ class Conversion:
         return self._columns.value(row, name)
 
     def _form(self, row: UpstreamRow) -> tuple[str, Converter] | None:
-        if isinstance(row.values.get("question"), Mapping) and "answerKey" in row:
-            return "CommonsenseQA", commonsenseqa
-        known = (form for names, form in _FORMS.items() if all(name in row for name in names))
-        return None if self._columns.named else next(known, None)
+        for name, types, convert in () if self._columns.named else _FORMS:
+            if all(isinstance(row.values.get(column), kind) for column, kind in types.items()):
+                return name, convert
+        return None
 
     def _kind(self, row: UpstreamRow) -> Kind | None:
         """The kind of all rows or of this one; other words than ours are topics, not kinds."""
@@ -222,6 +226,16 @@ class Conversion:
                     self.assumed["choices labelled A, B, C, ..."] += letter == "A"
                     pairs.append([letter, str(one).strip()])
         return pairs
+
+    def _without_choices(self, question: str, choices: list[list[str]]) -> str:
+        """The question without the choices at its end, which are shown behind it."""
+        listed = [rf"\(?{re.escape(a)}[).:]\s*{re.escape(text)}" for a, text in choices]
+        end = _HEADING + r"[\s,;]*".join(listed) + r"\s*\Z"
+        alone = re.sub(end, "", question, flags=re.IGNORECASE)
+        if not alone or alone == question:
+            return question
+        self.assumed["choices at the end of the question are shown once"] += 1
+        return alone
 
     def _label(self, row: UpstreamRow, answer: AnswerCell, choices: list[list[str]]) -> str:
         texts = (answer.reference, *answer.alternatives)

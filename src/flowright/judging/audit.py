@@ -43,13 +43,20 @@ def balanced_accuracy(c: Array) -> Array:
 
 
 def kappa(c: Array) -> Array:
-    """Return (observed - expected) / (1 - expected) agreement (Cohen 1960); nan if judge and labels
-    can only agree."""
-    n = c.sum(axis=-1)
-    called = ratio(c[..., 0] + c[..., 1], n)
-    true = ratio(c[..., 0] + c[..., 3], n)
-    expected = called * true + (1 - called) * (1 - true)
-    return ratio(agreement(c) - expected, 1 - expected)
+    """Return the kappa of right and wrong."""
+    return kappa_of_table(c[..., [0, 3, 1, 2]].reshape(*c.shape[:-1], 2, 2))
+
+
+def kappa_of_table(table: Array) -> Array:
+    """Return (observed - expected) / (1 - expected) agreement (Cohen 1960) of counts, shape (...,
+    labels, findings); nan where both sides have a single class. Further findings, behind those that
+    are labels too, never agree."""
+    count = table.sum(axis=(-1, -2))
+    observed = ratio(np.trace(table, axis1=-2, axis2=-1), count)
+    labelled = table.sum(axis=-1)
+    found = table.sum(axis=-2)[..., : table.shape[-2]]
+    expected = ratio((labelled * found).sum(axis=-1), count**2)
+    return ratio(observed - expected, 1 - expected)
 
 
 COUNTED: Mapping[str, Statistic] = {

@@ -14,7 +14,7 @@ from typing import Any
 
 from flowright.core.batch_calls import Outcome, call_all
 from flowright.data.preferences import Pair
-from flowright.judging.measuring.labelled_answers import LabelledItem
+from flowright.judging.measuring.labelled_answers import LabelledItem, sampled_groups
 from flowright.judging.verdict import Judge, JudgeQuery, Verdict
 
 CUE_WORDS = 25
@@ -330,8 +330,4 @@ def biased_probes(pairs: Sequence[Pair], plan: ExamPlan) -> list[ExamProbe]:
 
 def sample_items(items: Sequence[LabelledItem], limit: int | None, seed: int) -> list[LabelledItem]:
     """Return all answers to ``limit`` randomly drawn questions, in the order of the file."""
-    questions = list(dict.fromkeys(item.question for item in items))
-    if limit is None or limit >= len(questions):
-        return list(items)
-    kept = set(random.Random(f"{seed}/questions").sample(questions, limit))
-    return [item for item in items if item.question in kept]
+    return list(sampled_groups(items, lambda item: item.question, limit, f"{seed}/questions"))

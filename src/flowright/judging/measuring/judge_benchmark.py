@@ -4,7 +4,6 @@ write the record.
 
 import datetime
 import platform
-import random
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,6 +39,7 @@ from flowright.judging.measuring.benchmark_rows import (
     file_benchmark,
     journal_path,
 )
+from flowright.judging.measuring.labelled_answers import sampled_groups
 from flowright.judging.measuring.measured_judges import LengthJudge, MeasuredJudge, to_row
 from flowright.judging.measuring.pair_figures import Figure, prompt_of
 from flowright.judging.measuring.pair_files import read_outputs, read_pairs_file, read_rewardbench2
@@ -257,11 +257,7 @@ def _limited(
     rows: tuple[T, ...], prompt: Callable[[T], str], request: BenchmarkRequest
 ) -> tuple[T, ...]:
     """All rows of ``limit`` randomly drawn prompts, in the order of the file."""
-    prompts = list(dict.fromkeys(map(prompt, rows)))
-    if request.limit is None or request.limit >= len(prompts):
-        return rows
-    kept = set(random.Random(f"{request.seed}/prompts").sample(prompts, request.limit))
-    return tuple(row for row in rows if prompt(row) in kept)
+    return sampled_groups(rows, prompt, request.limit, f"{request.seed}/prompts")
 
 
 def _say_problems(problems: Sequence[str], say: Say) -> None:

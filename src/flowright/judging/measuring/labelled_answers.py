@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from itertools import count
 from pathlib import Path
-from typing import get_args
+from typing import TypeVar, get_args
 
 from flowright.core.errors import DataError
 from flowright.core.plugins import suggest
@@ -53,6 +53,20 @@ class LabelledItem:
             key=key,
             fresh=True,
         )
+
+
+T = TypeVar("T")
+
+
+def sampled_groups(
+    rows: Sequence[T], group: Callable[[T], str], limit: int | None, seed: str
+) -> tuple[T, ...]:
+    """Return all rows of ``limit`` randomly drawn groups, in their order."""
+    groups = list(dict.fromkeys(map(group, rows)))
+    if limit is None or limit >= len(groups):
+        return tuple(rows)
+    kept = set(random.Random(seed).sample(groups, limit))
+    return tuple(row for row in rows if group(row) in kept)
 
 
 _FIELDS = tuple(f.name for f in fields(LabelledItem))

@@ -22,6 +22,7 @@ from flowright.core.statistics import (
     unanimous,
 )
 from flowright.data.preferences import PREFERRED, Pair, Preferred
+from flowright.judging.audit import kappa_of_table
 from flowright.judging.measuring.measured_judges import Games
 
 Reading = Literal["published", "answered"]
@@ -140,14 +141,8 @@ def confusion(found: Preferred | None, label: Preferred) -> list[float]:
 
 
 def kappa(sums: Array) -> Array:
-    """Return (observed - expected) / (1 - expected) agreement over three classes (Cohen 1960), from
-    sums of :func:`confusion`, shape (..., 12); nan where both sides have a single class."""
-    table = sums.reshape(*sums.shape[:-1], len(PREFERRED), len(FINDINGS))
-    count = table.sum(axis=(-1, -2))
-    observed = ratio(np.trace(table, axis1=-2, axis2=-1), count)
-    labelled, found = table.sum(axis=-1), table.sum(axis=-2)[..., : len(PREFERRED)]
-    expected = ratio((labelled * found).sum(axis=-1), count**2)
-    return ratio(observed - expected, 1 - expected)
+    """Return the kappa of three classes, from sums of :func:`confusion`, shape (..., 12)."""
+    return kappa_of_table(sums.reshape(*sums.shape[:-1], len(PREFERRED), len(FINDINGS)))
 
 
 def mean_of_shares(sums: Array) -> Array:

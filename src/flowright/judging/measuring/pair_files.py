@@ -11,17 +11,24 @@ A file of pairs has one of three forms, by the keys of each row:
   last one, which is the assistant's.
 """
 
-import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar, get_args
+from typing import Any, Generic, TypeVar
 
 from flowright.core.errors import DataError
 from flowright.core.plugins import suggest
-from flowright.core.tables import LINES, Place, read_rows
-from flowright.data.preferences import PREFERRED, Pair, Preferred, Speaker, Turn
+from flowright.core.tables import LINES
+from flowright.data.preferences import PREFERRED, Pair, Preferred, Turn
+from flowright.data.row_files import (
+    Fault,
+    UnusableRow,
+    decoded,
+    number_of,
+    read_row_files,
+    turns_of,
+)
 from flowright.judging.measuring.measured_judges import GameOutcome, Games, key_of
 from flowright.judging.measuring.rewardbench2 import SHOWN, SUBSETS, TIES, BestOfPrompt
 
@@ -32,8 +39,8 @@ _OURS = ("id", "source", "conversation", "question", "first", "second", "label",
 _TIED = re.compile(r"(ref|tied):\d+")
 
 
-class BadRow(ValueError):
-    """Raised for an unusable row."""
+def _bad(why: str) -> UnusableRow:
+    return UnusableRow(Fault.FORM, why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +58,7 @@ def read_pairs_file(path: Path) -> UsableRows[Pair]:
     def read(row: Mapping[str, Any], number: str) -> Pair:
         return replace(_pair(row, number), source=str(row.get("source") or path.name))
 
-    return _read(path, read, lambda pair: (pair.source, pair.id), "no pair in it can be used")
+    return _read([path], read, lambda pair: (pair.source, pair.id), "pair in it can be used")
 
 
 def read_rewardbench2(folder: Path) -> UsableRows[BestOfPrompt]:
@@ -64,44 +71,27 @@ def read_rewardbench2(folder: Path) -> UsableRows[BestOfPrompt]:
             f"{folder}: no .parquet or .jsonl file; "
             "python scripts/download_all_datasets.py rewardbench2 brings them"
         )
-    nothing = "no row in it can be used"
-    read = [_read(file, _best, lambda best: (best.subset, best.id), nothing) for file in files]
-    return UsableRows(
-        tuple(row for one in read for row in one.rows),
-        tuple(problem for one in read for problem in one.problems),
-    )
+    return _read(files, _best, lambda best: (best.subset, best.id), "row in it can be used")
 
 
 def _read(
-    path: Path,
+    paths: Sequence[Path],
     read: Callable[[Mapping[str, Any], str], T],
     name: Callable[[T], tuple[str, str]],
-    nothing: str,
+    called: str,
 ) -> UsableRows[T]:
-    rows: list[T] = []
-    problems: list[str] = []
-    seen: dict[tuple[str, str], str] = {}
-    count = 0
+    seen: dict[tuple[Path, str, str], str] = {}
 
-    def on_bad(place: Place, why: str) -> None:
-        nonlocal count
-        count += 1
-        problems.append(f"{place}: {why}")
+    def typed(values: Mapping[str, Any], place: str, path: Path) -> T:
+        row = read(values, place.rpartition(":")[2])
+        key = (path, *name(row))
+        if key in seen:
+            raise _bad(f"id {key[2]!r} was used at {seen[key]}")
+        seen[key] = place
+        return row
 
-    for place, values in read_rows(path, on_bad):
-        count += 1
-        try:
-            row = read(values, str(count))
-            if name(row) in seen:
-                raise BadRow(f"id {name(row)[1]!r} was used at {seen[name(row)]}")
-        except BadRow as error:
-            problems.append(f"{place}: {error}")
-            continue
-        seen[name(row)] = str(place)
-        rows.append(row)
-    if not rows:
-        raise DataError(*problems[:10], f"{path}: {nothing}")
-    return UsableRows(tuple(rows), tuple(problems))
+    found = read_row_files(paths, typed, called)
+    return UsableRows(found.rows, tuple(map(str, found.report.left_out)))
 
 
 # Pairs.
@@ -115,7 +105,7 @@ def _pair(row: Mapping[str, Any], number: str) -> Pair:
     if "first" in row or "second" in row:
         return _ours(row, number)
     keys = ", ".join(map(str, row))[:100] or "nothing"
-    raise BadRow(
+    raise _bad(
         f"its keys are {keys}; a pair has first, second and label, input, output_1, output_2 and "
         "label, or chosen and rejected"
     )
@@ -125,7 +115,7 @@ def _llmbar(row: Mapping[str, Any], number: str) -> Pair:
     sides: dict[object, Preferred] = {1: "first", 2: "second"}
     label = row.get("label")
     if isinstance(label, bool) or not isinstance(label, int) or label not in sides:
-        raise BadRow(f"label is {_shown(label)}; write 1 or 2")
+        raise _bad(f"label is {_shown(label)}; write 1 or 2")
     conversation = (Turn("user", _text(row, "input")),)
     first, second = _text(row, "output_1"), _text(row, "output_2")
     return Pair(number, "", conversation, first, second, sides[label])
@@ -134,19 +124,18 @@ def _llmbar(row: Mapping[str, Any], number: str) -> Pair:
 def _ours(row: Mapping[str, Any], number: str) -> Pair:
     for name in row:
         if name not in _OURS:
-            raise BadRow(f"unknown field {str(name)[:60]}{suggest(str(name), _OURS)}")
+            raise _bad(f"unknown field {str(name)[:60]}{suggest(str(name), _OURS)}")
     if ("question" in row) == ("conversation" in row):
-        raise BadRow("write either question or conversation")
+        raise _bad("write either question or conversation")
     if "question" in row:
         conversation = (Turn("user", _text(row, "question")),)
     else:
-        conversation = _turns(row["conversation"], "conversation", ends_with="user")
+        conversation = turns_of(
+            decoded(row["conversation"], "conversation"), "conversation", "user"
+        )
     votes = row.get("votes") or []
     if not isinstance(votes, list):
-        raise BadRow("votes is not a list")
-    strength = row.get("strength")
-    if isinstance(strength, bool) or not isinstance(strength, int | float | None):
-        raise BadRow(f"strength is {_shown(strength)}, not a number")
+        raise _bad("votes is not a list")
     return Pair(
         id=str(row.get("id", number)),
         source="",
@@ -155,18 +144,17 @@ def _ours(row: Mapping[str, Any], number: str) -> Pair:
         second=_text(row, "second"),
         label=_preferred(row.get("label"), "label"),
         category=_text(row, "category") if row.get("category") else "",
-        strength=strength,
+        strength=number_of(row.get("strength"), "strength"),
         votes=tuple(_preferred(vote, "a vote") for vote in votes),
     )
 
 
 def _chosen(row: Mapping[str, Any], number: str) -> Pair:
-    chosen = _turns(row["chosen"], "chosen", ends_with="assistant")
-    rejected = _turns(row["rejected"], "rejected", ends_with="assistant")
+    chosen, rejected = (
+        turns_of(decoded(row[name], name), name, "assistant") for name in ("chosen", "rejected")
+    )
     if chosen[:-1] != rejected[:-1]:
-        raise BadRow("chosen and rejected do not answer the same conversation")
-    if len(chosen) < 2 or chosen[-2].role != "user":
-        raise BadRow("no message of the user before the answers")
+        raise _bad("chosen and rejected do not answer the same conversation")
     name = str(row.get("id", number))
     return Pair(name, "", chosen[:-1], chosen[-1].content, rejected[-1].content, "first")
 
@@ -175,39 +163,13 @@ def _preferred(value: object, name: str) -> Preferred:
     for known in PREFERRED:
         if value == known:
             return known
-    raise BadRow(f"{name} is {_shown(value)}; write {', '.join(PREFERRED[:-1])} or {PREFERRED[-1]}")
-
-
-def _turns(value: object, name: str, ends_with: Speaker) -> tuple[Turn, ...]:
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
-            raise BadRow(f"{name} is text that is not a JSON list of messages") from None
-    if not isinstance(value, list) or not value:
-        raise BadRow(f"{name} is {_shown(value)}, not a list of messages")
-    turns = tuple(_turn(message, name) for message in value)
-    if turns[-1].role != ends_with:
-        raise BadRow(f"{name} ends with a message of the {turns[-1].role}, not of the {ends_with}")
-    return turns
-
-
-def _turn(message: object, name: str) -> Turn:
-    if not isinstance(message, Mapping):
-        raise BadRow(f"{name} holds {_shown(message)}, not a message")
-    role, content = message.get("role"), message.get("content")
-    if not isinstance(content, str):
-        raise BadRow(f"{name}: a message's content is {_shown(content)}, not text")
-    for known in get_args(Speaker):
-        if role == known:
-            return Turn(known, content)
-    raise BadRow(f"{name}: a message's role is {_shown(role)}, not one of system, user, assistant")
+    raise _bad(f"{name} is {_shown(value)}; write {', '.join(PREFERRED[:-1])} or {PREFERRED[-1]}")
 
 
 def _text(row: Mapping[str, Any], name: str) -> str:
     value = row.get(name)
     if not isinstance(value, str):
-        raise BadRow(f"{name} is {_shown(value)}, not text")
+        raise _bad(f"{name} is {_shown(value)}, not text")
     return value
 
 
@@ -222,27 +184,29 @@ def _best(row: Mapping[str, Any], number: str) -> BestOfPrompt:
     subset, name = _text(row, "subset"), str(row.get("id") or number)
     known = {one.casefold(): one for one in SUBSETS}
     if subset.casefold() not in known:
-        raise BadRow(f"subset is {subset[:40]!r}, not one of {', '.join(SUBSETS)}")
+        raise _bad(f"subset is {subset[:40]!r}, not one of {', '.join(SUBSETS)}")
     subset = known[subset.casefold()]
     chosen, rejected = _texts(row, "chosen"), _texts(row, "rejected")
     correct = row.get("num_correct")
     if correct not in (None, len(chosen)):
-        raise BadRow(f"num_correct is {_shown(correct)}, and {len(chosen)} answers are chosen")
+        raise _bad(f"num_correct is {_shown(correct)}, and {len(chosen)} answers are chosen")
     if subset == TIES and not _TIED.fullmatch(name):
-        raise BadRow(f"id is {name[:40]!r}; in {TIES} it is ref:N or tied:N")
+        raise _bad(f"id is {name[:40]!r}; in {TIES} it is ref:N or tied:N")
     if subset != TIES and (len(chosen) != 1 or len(rejected) != SHOWN - 1):
-        raise BadRow(f"{len(chosen)} chosen and {len(rejected)} rejected answers, not 1 and 3")
+        raise _bad(f"{len(chosen)} chosen and {len(rejected)} rejected answers, not 1 and 3")
     prompt = row.get("prompt")
-    asked = (Turn("user", prompt),) if isinstance(prompt, str) else _turns(prompt, "prompt", "user")
+    asked = (
+        (Turn("user", prompt),) if isinstance(prompt, str) else turns_of(prompt, "prompt", "user")
+    )
     return BestOfPrompt(name, subset, asked, (*chosen, *rejected), len(chosen))
 
 
 def _texts(row: Mapping[str, Any], name: str) -> list[str]:
     values = row.get(name)
     if not isinstance(values, list) or not values:
-        raise BadRow(f"{name} is {_shown(values)}, not a list of answers")
+        raise _bad(f"{name} is {_shown(values)}, not a list of answers")
     if not all(isinstance(value, str) for value in values):
-        raise BadRow(f"{name} holds something that is not text")
+        raise _bad(f"{name} holds something that is not text")
     return values
 
 
@@ -277,10 +241,10 @@ def read_outputs(path: Path) -> PublishedOutputs:
         try:
             return _output_pair(row), _games(row), _judge(row)
         except KeyError as error:
-            raise BadRow(f"the row lacks {error.args[0]}") from None
+            raise _bad(f"the row lacks {error.args[0]}") from None
 
-    nothing = "no row with two judgments in it"
-    found = _read(path, read, lambda row: (row[0].source, row[0].id), nothing)
+    nothing = "row with two judgments in it"
+    found = _read([path], read, lambda row: (row[0].source, row[0].id), nothing)
     judges = dict.fromkeys(judge for *_, judge in found.rows)
     games = {key_of(pair): games for pair, games, _ in found.rows}
     pairs = tuple(pair for pair, *_ in found.rows)
@@ -292,10 +256,10 @@ def _output_pair(row: Mapping[str, Any]) -> Pair:
     texts = {name: row[name] for name in names}
     for name, text in texts.items():
         if not isinstance(text, str):
-            raise BadRow(f"{name} is not text")
+            raise _bad(f"{name} is not text")
     label = _DECISIONS.get(row["label"]) if isinstance(row["label"], str) else None
     if label not in ("first", "second"):
-        raise BadRow(f"label is {_shown(row['label'])}, not A>B or B>A")
+        raise _bad(f"label is {_shown(row['label'])}, not A>B or B>A")
     name, question, first, second = texts.values()
     turns, category = (Turn("user", question),), _category(row.get("source"))
     return Pair(name, "judgebench", turns, first, second, label, category)
@@ -305,13 +269,13 @@ def _category(source: object) -> str:
     for start, category in _CATEGORIES.items():
         if isinstance(source, str) and source.startswith(start):
             return category
-    raise BadRow(f"source is {_shown(source)}; known ones begin with {', '.join(_CATEGORIES)}")
+    raise _bad(f"source is {_shown(source)}; known ones begin with {', '.join(_CATEGORIES)}")
 
 
 def _games(row: Mapping[str, Any]) -> Games:
     judgments = row["judgments"]
     if not isinstance(judgments, list) or len(judgments) != 2:
-        raise BadRow("judgments are not two: the pair was judged in one order only")
+        raise _bad("judgments are not two: the pair was judged in one order only")
     straight, swapped = (_outcome(judgment) for judgment in judgments)
     return Games(straight, swapped.turned())
 
@@ -322,7 +286,7 @@ def _outcome(judgment: object) -> GameOutcome:
     if judgment is None:
         return GameOutcome(None, "unreadable", reason="no judgment")
     if not isinstance(judgment, Mapping):
-        raise BadRow("a judgment is an object or null")
+        raise _bad("a judgment is an object or null")
     decision = judgment.get("decision")
     preferred = _DECISIONS.get(decision) if isinstance(decision, str) else None
     scores = _scores(judgment.get("judgment"))

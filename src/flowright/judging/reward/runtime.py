@@ -158,7 +158,9 @@ class OwnRequests:
         request = request_of(query)
         with boundary("_request_judge") as attribution:
             try:
-                response = await self._request(request)
+                if (ask := self._ask()) is None:
+                    raise RuntimeError("the reward system is gone")
+                response = await call_own(ask, self._threads, request)
             except SystemExit as error:  # in a task it would end the loop
                 raise RuntimeError(f"it called sys.exit: {error}") from None
             if isinstance(response, RewardResult):
@@ -166,15 +168,17 @@ class OwnRequests:
             return read_verdict(plain(response), self.name)
         return _failed(self.name, str(attribution.failure))
 
-    async def _request(self, request: dict[str, Any]) -> Any:
-        ask = self._ask()
-        if ask is None:
-            raise RuntimeError("the reward system is gone")
-        if inspect.iscoroutinefunction(ask):
-            return await ask(request)
-        loop = asyncio.get_running_loop()
-        response = await loop.run_in_executor(self._threads(), ask, request)
-        return await response if inspect.isawaitable(response) else response
+
+async def call_own(
+    method: Callable[..., Any], threads: Callable[[], Executor], *arguments: Any
+) -> Any:
+    """Call a user's method: a coroutine method on the loop, a plain one on a thread, where it may
+    block."""
+    if inspect.iscoroutinefunction(method):
+        return await method(*arguments)
+    loop = asyncio.get_running_loop()
+    value = await loop.run_in_executor(threads(), method, *arguments)
+    return await value if inspect.isawaitable(value) else value
 
 
 def plain(value: Any) -> Any:

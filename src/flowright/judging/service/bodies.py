@@ -3,6 +3,7 @@
 import hashlib
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -19,6 +20,7 @@ from flowright.judging.payloads import (
     completion_text,
     prompt_text,
     read_answer_type,
+    response_of as response_fields,
     whole_characters,
 )
 from flowright.judging.verdict import AnswerType, Criterion, JudgeQuery, Source, Status, Verdict
@@ -259,23 +261,12 @@ def response_of(
     verdict: Verdict, request_id: str, seconds: float, raw: bool = False
 ) -> JudgeResponse:
     """Return a verdict's response, with the models' replies if ``raw``."""
-    return JudgeResponse(
-        score=verdict.score,
-        correct=verdict.correct,
-        status=verdict.status,
-        source=verdict.source,
-        request_id=request_id,
-        explanation=whole_characters(verdict.reason),
-        parts=dict(verdict.parts),
-        metadata=Metadata(
-            latency=round(seconds, 6),
-            attempts=verdict.attempts,
-            judge=verdict.judge,
-            prompt_tokens=verdict.usage.prompt_tokens,
-            completion_tokens=verdict.usage.completion_tokens,
-            raw_replies=raw_replies(verdict) if raw else None,
-        ),
-    )
+    reason = whole_characters(verdict.reason)
+    fields = response_fields(replace(verdict, reason=reason, seconds=round(seconds, 6)), request_id)
+    del fields["detailed_scores"]
+    if raw:
+        fields["metadata"]["raw_replies"] = raw_replies(verdict)
+    return JudgeResponse(**fields)
 
 
 def failed_response(request_id: str, judge: str, seconds: float) -> JudgeResponse:

@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 import uvloop
@@ -30,7 +31,7 @@ from flowright.core.plugins import load
 from flowright.data.contamination import TrainedOn
 from flowright.judging.build import OpenJudge, model_folders, open_judge
 from flowright.judging.payloads import read_verdict, shown_answer_type
-from flowright.judging.reward.runtime import plain
+from flowright.judging.reward.runtime import call_own, plain
 from flowright.judging.service.app import SIMULATED_NOTICE, Ready, create_app
 from flowright.judging.verdict import JudgeQuery, Verdict
 from flowright.simulation.large_models import open_models
@@ -69,11 +70,11 @@ class OwnModelJudge:
         score: Callable[..., Any] | None = batched or getattr(model, "score", None)
         if not callable(score):
             raise ConfigError(f"{KIND} {self.name}: it has no method score or score_batch")
-        self._score = score
         self._takes_type = _takes_type(score)
         self.is_async = inspect.iscoroutinefunction(score)
         self.at_once = threads if batched is None else 2 * max_batch_size  # the next one waits
-        self._threads = None if self.is_async else ThreadPoolExecutor(threads, "judge-model")
+        pool = ThreadPoolExecutor(threads, "judge-model")  # starts no thread before it is used
+        self._call = partial(call_own, score, lambda: pool)
         self._batcher = RequestBatcher(self._scores, max_batch_size) if batched else None
 
     async def judge(self, query: JudgeQuery) -> Verdict:
@@ -88,12 +89,6 @@ class OwnModelJudge:
 
     async def _scores(self, queries: Sequence[Sequence[str]]) -> list[Any]:
         return list(await self._call(*map(list, zip(*queries, strict=True))))
-
-    async def _call(self, *arguments: Any) -> Any:
-        if self._threads is None:
-            return await self._score(*arguments)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._score, *arguments)
 
 
 def _takes_type(score: Callable[..., Any]) -> bool:
