@@ -266,6 +266,7 @@ def test_a_scale_maps_its_ends_and_ticks_are_round() -> None:
     assert (scale(0.0), scale(0.8), scale(0.4)) == (180, 10, 95)
     assert scale.ticks() == pytest.approx([0, 0.2, 0.4, 0.6, 0.8])
     assert Scale(3, 97, 0, 1).ticks(5) == [20, 40, 60, 80]
+    assert Scale(0, 12, 0, 1).ticks(5, whole=True) == [0, 3, 6, 9, 12]
 
 
 def test_curves_carry_their_values_and_long_ones_their_means() -> None:

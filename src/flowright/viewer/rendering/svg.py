@@ -47,7 +47,7 @@ class Scale:
             steps = [float(f"{m}e{power}") for power in powers for m in (1, 3)]
             return [tick for tick in steps if self.low <= tick <= self.high]
         step = _round_step((self.high - self.low) / count)
-        step = max(1.0, step) if whole else step
+        step = float(math.ceil(step)) if whole else step
         index = math.ceil(self.low / step - 1e-9)
         found: list[float] = []
         while index * step <= self.high + 1e-9 * step:
