@@ -70,6 +70,7 @@ def test_own_rows_whose_reference_fails_are_named(
     rows = [{**ROW, "question": f"{n}: double(x)", "tests": ["assert double(1) == 2"]}
             for n in range(12)]  # fmt: skip
     rows[4]["tests"] = ["assert double(1) == 3"]
+    rows[2] |= {"solution": f"{DOUBLE}\nT = double(1)\n", "tests": ["assert double(1) == T"]}
     rows[6] |= {"solution": "", "entry_point": "double"}
     rows.append({"question": "x?", "answer": None})
     Path("mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -81,6 +82,7 @@ def test_own_rows_whose_reference_fails_are_named(
     told = capsys.readouterr()
     assert "10 of 11 references pass their own tests" in told.out
     assert "1 code tasks have no reference" in told.out
+    assert "any meaning: mine.jsonl:3: T" in " ".join(told.out.split())
     assert "mine.jsonl:5: the reference fails its own tests: 0 of 1 pass" in told.err
     assert not Path("data/own").exists()
     assert mix(["--own", "mine.jsonl", "--skip-bad"]) == 0

@@ -278,12 +278,28 @@ def _proven(own: "list[OwnProblem]") -> "tuple[list[OwnProblem], list[str]]":
         report = ReferenceReport()
     for line in report.lines():
         print(f"references: {line}")
+    borrowed = [f"{one.where}: {', '.join(found)}" for one in own if (found := _borrowed(one))]
+    if borrowed:
+        more = f" and {len(borrowed) - 3:,} rows more" * (len(borrowed) > 3)
+        print(
+            "references: tests use names of the solution beside its function, which it may give "
+            f"any meaning: {'; '.join(borrowed[:3])}{more}"
+        )
     kept = [
         replace(one, problem=replace(one.problem, public_tests=report.public_tests(task)))
         for one, task in zip(own, tasks, strict=True)
         if task.id not in report.failed
     ]
     return kept, [f"{own[int(id)].where}: {why}" for id, why in report.failed.items()]
+
+
+def _borrowed(one: "OwnProblem") -> tuple[str, ...]:
+    """Return what the tests take from a solution and the reference cannot bring."""
+    from flowright.sandbox import suite_names
+
+    task = one.problem
+    names = suite_names(task.test_setup, task.tests, task.entry_point, task.reference)
+    return names.borrowed(task.entry_point)
 
 
 def _parse_fields(arguments: Sequence[str]) -> dict[str, str]:
