@@ -1,23 +1,26 @@
-"""What gold's comparison and the rules say of published references in the forms models write.
+"""Errors of gold and of the rules on published references in the forms that models write.
 
-Every drawn reference is put into forms that are right and into forms that are near and wrong (the
-answer of another problem, a neighbouring number, a denial, two answers, another choice). Printed
-per data set: wrong ones called right, right ones called wrong, those left to algebra, and how often
-the rules contradict gold. The forms are made; no model wrote these answers.
+Three corpora. Forms: every drawn reference in forms that are right and in forms that are near and
+wrong (the answer of another problem, a neighbouring number, a denial, two answers, another choice).
+Worked: solutions of GSM8K without their last line, right for their own reference and wrong for that
+of another problem. Held: sentences that state a number or a name, and others that only hold it. The
+forms are made; no model wrote these answers.
 
     python benchmarks/published_answers.py FOLDER [--draw 1500] [--show 10]
 """
 
 import argparse
 import asyncio
+import json
 import random
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 from flowright.data.sources import find_part, load_dataset, load_part
 from flowright.data.task import Problem
-from flowright.grading.compare import compare
+from flowright.grading.compare import asks_percent, compare
 from flowright.grading.numbers import lone_number
 from flowright.judging.rules import decide
 from flowright.judging.verdict import task_query
@@ -35,6 +38,68 @@ WRONG = (
     "I first thought {right}, but the answer is {other}.", "The answer is {other}, not {right}.",
     "It is unclear whether it is {right}.", "Is it {right}?", "neither {right} nor {other}",
 )  # fmt: skip
+
+
+STATED = """
+{}|**{}**|The answer is {}.|Final Answer: **{}**|So the final answer is {}.|Total: {}|x = {}
+f(2) = {}|5 + 3 = {}|Total = 5 + 3 = {}|40% of 20 is {}|$5 + $3 = ${}
+5 apples + 3 apples = {} apples|Natalia sold 5+3 = {} clips altogether in April and May.
+Andy has 10-2 = {} more candies than Caleb|If he reads 5 books, he gets 16/2 = {} of them.
+Weng earned ${}.|So there are {} left.|They scored {} points.|Therefore, she has {} apples left.
+Each of the 4 kids gets {} apples.|In 3 days, he will have {} apples.|He will have {} left over.
+Hence, the total number of apples is {}.|It takes {} bolts in total.|It's {}.|{} rather than 9
+{} (not 9)|{}, not 9|not 9 but {}|{}, because 5+3={}.|The answer is {}, not 9.
+The answer is {}. I hope this helps!|The answer is {}. Let me know if you have questions!|(A) {}
+${}.00|{} sq. units|{} dollars a day|≈ {}|{} (eight)|eight ({})|La respuesta es {}.
+Die Antwort ist {}.|答案是{}。|Since 3 is odd, the answer is {}.|Emily is {} years old.|{} cm²
+{}\\text{ cm}|«{}»|“{}”|**Answer:** {}|Each skirt cost ${}.|They have a length of {} centimeters.
+So he pays 2*$4 = ${} a year
+"""
+
+HELD = """
+maybe {}|presumably {}|roughly {}|about {}|circa {}|~{}|{}?|Is it {}|{}, I think|I guess {}
+hopefully {}|{} is wrong|{} is too small|{} is not right|{} would be wrong|{} can be ruled out
+{} does not work|it is impossible to get {}|It cannot be {}|I doubt {}|anything but {}
+far from {}|just shy of {}|not quite {}|The answer {} is a trap|The naive answer is {}
+My previous answer was {}|The first attempt gave {}|A wrong answer: {}|Distractor: {}|Guess: {}
+wrong: {}|{} ❌|✗ {}|~~{}~~|<del>{}</del>|{} if n is odd|{} only if|{} when n is odd
+If n is odd, the answer is {}|Suppose the answer is {}|Let x = {}|x ≠ {}|!= {}|x > {}|≥ {}|{}+
+{}-|±{}|6 ≡ {}|{} \\pmod{9}|{} (mod 9)|t ↦ {}t|at least {}|no more than {}|{} or so|{} score
+{} negative|{} below zero|10 short of {}|10 take away {}|a number close to {}|step {}|### Step {}
+{}. Check it|nicht {}|pas {}|no es {}|не {}|不是{}|{}ではない|{}是错的|неверно: {}|{} nope
+{} and a bit|{} times two|I don't think the answer is {}|Nobody would say the answer is {}
+-\\boxed{{}}|\\boxed{{}} is wrong|{}⁻¹|{}\\%|not \\boxed{{}}|The answer isn't {}
+The answer is anything but {}|Everything except {}|{} ± 1|{}...|negative: {}
+"""
+
+PAIRED = """
+{} = {}|{} != {}|{} ≠ {}|{} ≈ {}|{} < {}|{} -> {}|{} ⇒ {}|{} / {}|{}; {}|{}: {}|{} versus {}
+{} instead of {}|{}, whereas {} is the wrong answer|{} (some say {})|{} unless it is {}
+{}, or else {}|{} beats {}|{} mod {}|{} ± {}|{} rather than {}|{} (not {})|{}, not {}
+{} exceeds {}|{} not equal to {}|{} is greater than {}|{} ≡ {}|{}...{}|It is {}, unless {}
+The answer is {} instead of {}|{} if n is odd, {} otherwise|{} ({})|from {} to {}
+{} as opposed to {}
+"""
+
+NAMED = """
+{}|{}.|“{}”|«{}»|「{}」|The answer is {}.|Antwort: {}|France’s capital is {}
+The capital of France is {}.|It is {}.|{} (the capital of France)|In {}.|{} is the answer.
+The answer is {}, which is the capital of France.|- {}|<b>{}</b>|{} rather than Lyon
+Lyon was my first thought, but the answer is {}|✅ {}|#### {}
+"""
+
+UNNAMED = """
+The wrong answer is {}|The least likely answer is {}|My second guess is {}|The naive answer is {}
+{}?|Maybe {}|{}, maybe|{} or Lyon|either {} or Lyon|anything but {}|{} ❌|~~{}~~|It isn't {}
+The answer could be {}|If it rains, the answer is {}|Lyon rather than {}|{} / Lyon|near {}
+nicht {}|no es {}|{} (Lyon)|Wrong answer: {}|My first answer was {}|Unlike {}
+It is false that the answer is {}|The answer nobody should give is {}|The rejected answer is {}
+"""
+"""A number or a name: {} is stated, held by a text that does not state it, or the second of two."""
+
+
+def forms(text: str) -> list[str]:
+    return [form for line in text.split("\n") for form in line.split("|") if form]
 
 
 def problems(name: str, folder: Path, count: int) -> list[Problem]:
@@ -70,29 +135,66 @@ def answers(asked: Problem, other: Problem) -> Iterator[tuple[str, bool]]:
     yield from ((form.format(right=says[0], other=differs), False) for form in WRONG)
 
 
-async def measure(name: str, folder: Path, count: int, show: int) -> None:
+Row = tuple[Problem, str, bool]
+
+
+def of_forms(name: str, folder: Path, count: int) -> Iterator[Row]:
     tasks = problems(name, folder, count)
-    seen: Counter[str] = Counter()
-    shown: dict[str, list[tuple[str, str]]] = {}
     for asked, other in zip(tasks, tasks[1:] + tasks[:1], strict=True):
+        yield from ((asked, answer, right) for answer, right in answers(asked, other))
+
+
+def worked(folder: Path, count: int) -> Iterator[Row]:
+    """Solutions of GSM8K's training set, which is not a test set of any run."""
+    path = folder / "gsm8k" / "train.jsonl"
+    rows = [json.loads(line) for line in path.open(encoding="utf-8")] if path.exists() else []
+    rows = random.Random(0).sample(rows, min(count, len(rows)))
+    tasks = [
+        Problem("t", "math", "gsm8k", row["question"], row["answer"].rpartition("#### ")[2])
+        for row in rows
+    ]
+    for asked, other, row in zip(tasks, tasks[1:] + tasks[:1], rows, strict=True):
+        solution = re.sub(r"<<[^<>]*>>", "", row["answer"].rpartition("####")[0])
+        yield asked, solution, True
+        if other.reference != asked.reference:
+            yield other, solution, False
+
+
+def held() -> Iterator[Row]:
+    eight, six, paris = (
+        Problem("t", kind, "forms", "Which is it?", reference)
+        for kind, reference in (("math", "8"), ("math", "6"), ("qa", "Paris"))
+    )
+    yield from ((eight, form.replace("{}", "8"), True) for form in forms(STATED))
+    yield from ((six, form.replace("{}", "6"), False) for form in forms(HELD))
+    yield from ((eight, form.format(9, 8), False) for form in forms(PAIRED))
+    yield from ((paris, form.replace("{}", "Paris"), True) for form in forms(NAMED))
+    yield from ((paris, form.replace("{}", "Paris"), False) for form in forms(UNNAMED))
+
+
+async def measure(name: str, rows: Iterator[Row], show: int) -> None:
+    seen: Counter[tuple[str, bool, bool | None]] = Counter()
+    shown: dict[str, list[tuple[str, str]]] = {}
+    for asked, answer, right in rows:
         expected = (asked.reference, *asked.alternatives)
-        for answer, right in answers(asked, other):
-            gold = compare(expected, answer, asked.kind, asked.choices).correct
-            rules = await decide(task_query(asked, answer, "k"))
-            outcome = "open" if gold is None else "ok" if gold is right else "lost"
-            seen["right" if right else "wrong", outcome] += 1
-            seen["contradict"] += rules is not None and gold is not None and rules[0] is not gold
-            if outcome == "lost":
-                kind = "right called wrong" if right else "wrong called right"
-                shown.setdefault(kind, []).append((asked.reference, answer))
-    for right, lost in (("wrong", "called right"), ("right", "called wrong")):
-        total = sum(seen[right, outcome] for outcome in ("open", "ok", "lost"))
-        print(f"{name:14} {right} ones {lost}: {seen[right, 'lost']} of {total}"
-              f" ({seen[right, 'open']} left to algebra)")  # fmt: skip
-    print(f"{name:14} rules contradict gold: {seen['contradict']} ({len(tasks)} problems)")
-    for kind, rows in shown.items():
-        for reference, answer in random.Random(1).sample(rows, min(show, len(rows))):
-            print(f"    {kind}: {reference!r} <- {answer[:90]!r}")
+        percent = asks_percent(asked.question)
+        gold = compare(expected, answer, asked.kind, asked.choices, is_percent=percent).correct
+        rules = await decide(task_query(asked, answer, "k"))
+        seen["gold", right, gold] += 1
+        seen["rules", right, rules and rules[0]] += 1
+        if gold is not None and gold is not right:
+            kind = "right called wrong" if right else "wrong called right"
+            shown.setdefault(kind, []).append((asked.reference, answer))
+    for who in ("gold", "rules"):
+        wrong, right = (
+            sum(seen[who, truth, found] for found in (True, False, None)) for truth in (False, True)
+        )
+        print(f"{name:14} {who:5} wrong called right {seen[who, False, True]:4} of {wrong:5}"
+              f"  right called wrong {seen[who, True, False]:4} of {right:5}"
+              f"  undecided {seen[who, False, None] + seen[who, True, None]:5}")  # fmt: skip
+    for kind, faults in shown.items():
+        for reference, answer in random.Random(1).sample(faults, min(show, len(faults))):
+            print(f"    {kind}: {reference!r} <- {answer[-90:]!r}")
 
 
 def main() -> None:
@@ -102,7 +204,9 @@ def main() -> None:
     parser.add_argument("--show", type=int, default=0, metavar="N", help="examples of each fault")
     given = parser.parse_args()
     for name in DATASETS:
-        asyncio.run(measure(name, given.folder, given.draw, given.show))
+        asyncio.run(measure(name, of_forms(name, given.folder, given.draw), given.show))
+    asyncio.run(measure("gsm8k, worked", worked(given.folder, given.draw), given.show))
+    asyncio.run(measure("held", held(), given.show))
 
 
 if __name__ == "__main__":

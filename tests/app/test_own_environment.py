@@ -10,6 +10,7 @@ from documented import write_programs
 from starlette.testclient import TestClient
 
 from flowright.cli.commands import main
+from flowright.environments.display import name_environment
 from flowright.runs.run_files import read_metrics, read_rollouts, read_state, rollout_steps
 from flowright.viewer.run_list import RunList as Shelf
 from flowright.viewer.server import create_app
@@ -131,12 +132,15 @@ def test_it_is_checked_evaluated_watched_and_reported(
     attempts = folder / "out/evaluation"
     assert rollout_steps(attempts) == [0, 4], "the untrained policy, and the checkpoint's step"
     answers = {row["completion"] for row in read_rollouts(attempts, 4)}
-    played = call(folder, str(ROOT / "scripts/replay.py"), "out", "evaluation/4/0/0", "--json")
+    played = call(
+        folder, str(ROOT / "scripts/replay.py"), "out", "evaluation/4/0/0", "--json", "--trust"
+    )
     assert played.returncode == 0, played.stdout + played.stderr
     now = json.loads(played.stdout)
     assert now["recorded"]["completion"] in answers
     assert now["now"]["reward"] == now["recorded"]["reward"]
-    watched = call(folder, str(ROOT / "monitor_training_live.py"), "--once", "outputs/sums")
+    shown = ("--environment", "mine:KeyedSums")
+    watched = call(folder, str(ROOT / "monitor_training_live.py"), "--once", "outputs/sums", *shown)
     assert watched.returncode == 0, watched.stdout + watched.stderr
     assert "gold" in watched.stdout
     report = (folder / "outputs/sums/report.html").read_text()
@@ -203,6 +207,7 @@ def test_its_run_is_a_page_of_the_viewer(
 ):
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)
+    name_environment("mine:KeyedSums")
     shelf = Shelf(folder / "outputs")
     for run in shelf.runs():
         for part in shelf.parts(run):

@@ -232,6 +232,14 @@ FORMS: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
             {"source": "hotpotqa", "context": "[T]\nAnn did."},
         ),
         (
+            {"question": "Who?", "answer": "Ann", "context": "Ann did.", "supporting_facts": []},
+            {"source": "own/mine", "context": "Ann did."},
+        ),
+        (
+            {"question": "Who?", "answer": "Ann", "context": ["Ann did.", "Bo did not."]},
+            {"source": "own/mine", "context": "Ann did.\n\nBo did not."},
+        ),
+        (
             {"text": "Twice x.", "code": f"{PROMPT}\n{BODY}", "task_id": 2, "test_setup_code": ""}
             | {"test_list": ASSERTS.split("\n"), "challenge_test_list": []},
             {"source": "mbpp", "kind": "code"},

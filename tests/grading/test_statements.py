@@ -1,5 +1,9 @@
 """An answer is read whole or not at all: forms that state it, and texts that only hold it."""
 
+import importlib
+import sys
+from pathlib import Path
+
 import pytest
 from lost_sandbox import LostSandbox
 
@@ -10,6 +14,9 @@ from flowright.grading.text import exact_match, normalise
 from flowright.judging.rules import decide
 from flowright.judging.verdict import task_query
 from flowright.sandbox import Sandbox
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+published = importlib.import_module("published_answers")
 
 
 async def check(kind: Kind, reference: str, answer: str, right: bool) -> None:
@@ -98,91 +105,32 @@ def test_words_are_equal_however_they_are_typed() -> None:
 
 # --- forms that state a number, and texts that hold it --------------------------------------------
 
-STATED = """
-{}|**{}**|The answer is {}.|Final Answer: **{}**|So the final answer is {}.|Total: {}|x = {}
-f(2) = {}|5 + 3 = {}|Total = 5 + 3 = {}|40% of 20 is {}|$5 + $3 = ${}
-5 apples + 3 apples = {} apples|Natalia sold 5+3 = {} clips altogether in April and May.
-Andy has 10-2 = {} more candies than Caleb|If he reads 5 books, he gets 16/2 = {} of them.
-Weng earned ${}.|So there are {} left.|They scored {} points.|Therefore, she has {} apples left.
-Each of the 4 kids gets {} apples.|In 3 days, he will have {} apples.|He will have {} left over.
-Hence, the total number of apples is {}.|It takes {} bolts in total.|It's {}.|{} rather than 9
-{} (not 9)|{}, not 9|not 9 but {}|{}, because 5+3={}.|The answer is {}, not 9.
-The answer is {}. I hope this helps!|The answer is {}. Let me know if you have questions!|(A) {}
-${}.00|{} sq. units|{} dollars a day|≈ {}|{} (eight)|eight ({})|La respuesta es {}.
-Die Antwort ist {}.|答案是{}。|Since 3 is odd, the answer is {}.|Emily is {} years old.|{} cm²
-{}\\text{ cm}|«{}»|“{}”|**Answer:** {}|Each skirt cost ${}.|They have a length of {} centimeters.
-So he pays 2*$4 = ${} a year
-"""
-HELD = """
-maybe {}|presumably {}|roughly {}|about {}|circa {}|~{}|{}?|Is it {}|{}, I think|I guess {}
-hopefully {}|{} is wrong|{} is too small|{} is not right|{} would be wrong|{} can be ruled out
-{} does not work|it is impossible to get {}|It cannot be {}|I doubt {}|anything but {}
-far from {}|just shy of {}|not quite {}|The answer {} is a trap|The naive answer is {}
-My previous answer was {}|The first attempt gave {}|A wrong answer: {}|Distractor: {}|Guess: {}
-wrong: {}|{} ❌|✗ {}|~~{}~~|<del>{}</del>|{} if n is odd|{} only if|{} when n is odd
-If n is odd, the answer is {}|Suppose the answer is {}|Let x = {}|x ≠ {}|!= {}|x > {}|≥ {}|{}+
-{}-|±{}|6 ≡ {}|{} \\pmod{9}|{} (mod 9)|t ↦ {}t|at least {}|no more than {}|{} or so|{} score
-{} negative|{} below zero|10 short of {}|10 take away {}|a number close to {}|step {}|### Step {}
-{}. Check it|nicht {}|pas {}|no es {}|не {}|不是{}|{}ではない|{}是错的|неверно: {}|{} nope
-{} and a bit|{} times two|I don't think the answer is {}|Nobody would say the answer is {}
--\\boxed{{}}|\\boxed{{}} is wrong|{}⁻¹|{}\\%|not \\boxed{{}}|The answer isn't {}
-The answer is anything but {}|Everything except {}|{} ± 1|{}...|negative: {}
-"""
-
-
-def forms(text: str) -> list[str]:
-    return [form for line in text.split("\n") for form in line.split("|") if form]
-
 
 async def test_forms_that_state_a_number() -> None:
-    for form in forms(STATED):
+    for form in published.forms(published.STATED):
         await check("math", "8", form.replace("{}", "8"), True)
         if "eight" not in form:
             await check("math", "7", form.replace("{}", "8"), False)
 
 
 async def test_a_text_that_only_holds_the_number_is_not_right() -> None:
-    assert len(forms(HELD)) > 85
-    for form in forms(HELD):
+    assert len(published.forms(published.HELD)) > 85
+    for form in published.forms(published.HELD):
         await check("math", "6", form.replace("{}", "6"), False)
 
 
-PAIRED = """
-{} = {}|{} != {}|{} ≠ {}|{} ≈ {}|{} < {}|{} -> {}|{} ⇒ {}|{} / {}|{}; {}|{}: {}|{} versus {}
-{} instead of {}|{}, whereas {} is the wrong answer|{} (some say {})|{} unless it is {}
-{}, or else {}|{} beats {}|{} mod {}|{} ± {}|{} rather than {}|{} (not {})|{}, not {}
-{} exceeds {}|{} not equal to {}|{} is greater than {}|{} ≡ {}|{}...{}|It is {}, unless {}
-The answer is {} instead of {}|{} if n is odd, {} otherwise|{} ({})|from {} to {}
-{} as opposed to {}
-"""
-
-
 async def test_a_relation_or_contrast_of_two_numbers_is_not_the_second() -> None:
-    for form in forms(PAIRED):
+    for form in published.forms(published.PAIRED):
         await check("math", "8", form.format(9, 8), False)
 
 
 # --- questions ------------------------------------------------------------------------------------
 
-NAMED = """
-{}|{}.|“{}”|«{}»|「{}」|The answer is {}.|Antwort: {}|France’s capital is {}
-The capital of France is {}.|It is {}.|{} (the capital of France)|In {}.|{} is the answer.
-The answer is {}, which is the capital of France.|- {}|<b>{}</b>|{} rather than Lyon
-Lyon was my first thought, but the answer is {}|✅ {}|#### {}
-"""
-UNNAMED = """
-The wrong answer is {}|The least likely answer is {}|My second guess is {}|The naive answer is {}
-{}?|Maybe {}|{}, maybe|{} or Lyon|either {} or Lyon|anything but {}|{} ❌|~~{}~~|It isn't {}
-The answer could be {}|If it rains, the answer is {}|Lyon rather than {}|{} / Lyon|near {}
-nicht {}|no es {}|{} (Lyon)|Wrong answer: {}|My first answer was {}|Unlike {}
-It is false that the answer is {}|The answer nobody should give is {}|The rejected answer is {}
-"""
-
 
 async def test_names() -> None:
-    for form in forms(NAMED):
+    for form in published.forms(published.NAMED):
         await check("qa", "Paris", form.format("Paris"), True)
-    for form in forms(UNNAMED):
+    for form in published.forms(published.UNNAMED):
         await check("qa", "Paris", form.format("Paris"), False)
 
 

@@ -27,11 +27,14 @@ def asked(n: int, url: str, answers: Any) -> None:
 _SYSTEM: JudgeRewardSystem = None  # pyright: ignore[reportAssignmentType] - the children's
 
 
-def test_a_completion_that_the_service_refuses_is_read_by_its_end() -> None:
-    """And one that is refused however short earns what a wrong one earns."""
-    baited = lambda member: 422 if "bait" in member["completion"] else None  # noqa: E731
+@pytest.mark.parametrize("status", [422, 403, 404, 451, 200])
+def test_a_completion_that_the_service_refuses_is_read_by_its_end(status: int) -> None:
+    """And one that is refused however short earns what a wrong one earns: by the service, or by a
+    gateway before it (200: an error in the body)."""
+    baited = lambda member: status if "bait" in member["completion"] else None  # noqa: E731
     service = StandIn(most_bytes=20_000, refuses=baited)
-    with service.on_a_thread() as url, JudgeRewardSystem({"judge_url": url, **HERE}) as rewards:
+    options = {**HERE, "max_retries": 0, "circuit_breaker_threshold": 1}
+    with service.on_a_thread() as url, JudgeRewardSystem({"judge_url": url, **options}) as rewards:
         long = "It goes on. " * 10_000
         told = rewards.reward_batch(
             [
@@ -44,11 +47,12 @@ def test_a_completion_that_the_service_refuses_is_read_by_its_end() -> None:
     assert [one["source"] for one in told] == sources
 
 
-def test_a_service_that_refuses_everything_scores_nothing() -> None:
-    service = StandIn(refuses=lambda member: 422)
+@pytest.mark.parametrize(("status", "told_as"), [(422, "refused"), (403, "unavailable")])
+def test_a_service_that_refuses_everything_scores_nothing(status: int, told_as: str) -> None:
+    service = StandIn(refuses=lambda member: status)
     with service.on_a_thread() as url, JudgeRewardSystem({"judge_url": url, **HERE}) as rewards:
         told = rewards.reward("Q", "41", "42")
-    assert (told["reward"], told["status"]) == (None, "refused")
+    assert (told["reward"], told["status"]) == (None, told_as)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

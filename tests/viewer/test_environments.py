@@ -10,7 +10,7 @@ from rich.console import Console
 from flowright.config.run import RunSection
 from flowright.core.files import write_json
 from flowright.core.report import Fact, Text
-from flowright.environments.display import Display, blocks_of, display_of
+from flowright.environments.display import Display, blocks_of, display_of, name_environment
 from flowright.environments.registry import make_config
 from flowright.environments.workflow.display import DISPLAY
 from flowright.runs.directory import RunDirectory
@@ -24,6 +24,7 @@ from flowright.viewer.snapshot import (
 )
 
 OWN = "own_environment:Game"
+name_environment(OWN)
 ELSEWHERE = "a_package_of_another_machine:Game"
 
 
@@ -100,7 +101,7 @@ def test_one_that_is_not_here_is_shown_plainly_and_says_so(tmp_path: Path) -> No
     note = f"Shown without its environment {ELSEWHERE}: "
     page = write_report(run).read_text()
     assert note in page
-    assert "no module a_package_of_another_machine" in page
+    assert f"its code is not run; to show it as it does: --environment {ELSEWHERE}" in page
     assert "&lt;move&gt;e2&lt;/move&gt;" in page
     assert "Valid completions" in page
     text = " ".join(screen(run).split())
@@ -111,6 +112,12 @@ def test_one_that_is_not_here_is_shown_plainly_and_says_so(tmp_path: Path) -> No
 def test_whose_display_a_run_has() -> None:
     assert display_of({}) is display_of({"environment": "workflow"}) is DISPLAY
     assert display_of({"environment": OWN}).completion == "move"
+    assert "own_environment:Gane" in display_of({"environment": "own_environment:Gane"}).note
+    for name in (
+        "own_environments:G",
+        *(f"own_environment:{n}" for n in ("Gane", "Wrong", "Moves")),
+    ):
+        name_environment(name)
     assert "no module own_environments" in display_of({"environment": "own_environments:G"}).note
     assert "did you mean Game" in display_of({"environment": "own_environment:Gane"}).note
     assert "its display is a str" in display_of({"environment": "own_environment:Wrong"}).note

@@ -1,7 +1,7 @@
 """The before/after comparison of a run or an evaluation: measured, and rendered for the
 terminal."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -55,21 +55,27 @@ async def run_comparison(
 def reward_table(comparison: Comparison) -> Table:
     """Return the table where rewards are graded: a line for each row on all problems and, below it,
     one for each of several datasets: mean reward with its interval, and the unscored share."""
-    label = ", simulated server" if comparison.simulated else ""
-    shown = Table(
-        title=f"Mean reward on {comparison.problems} held-out problems{label}",
-        box=None,
-        padding=(0, 2, 0, 0),
-    )
-    shown.add_column("", no_wrap=True)
-    for name in ("problems", "reward", "95 %", "unscored"):
-        shown.add_column(name, justify="right", no_wrap=True)
+    title = f"Mean reward on {_problems(comparison)}"
+    shown = _table(title, ("problems", "reward", "95 %", "unscored"))
     for row in comparison.rows:
         style = "bold" if row.name == TRAINED else None
         shown.add_row(row.name, *_reward_cells(row.kinds["all"]), style=style)
         if len(row.sources) > 1:
             for source, score in row.sources.items():
                 shown.add_row(f"  {source.rpartition('/')[2]}", *_reward_cells(score))
+    return shown
+
+
+def _problems(comparison: Comparison) -> str:
+    label = ", simulated server" if comparison.simulated else ""
+    return f"{comparison.problems} held-out problems{label}"
+
+
+def _table(title: str, columns: Iterable[str], no_wrap: bool = True) -> Table:
+    shown = Table(title=title, box=None, padding=(0, 1, 0, 0))
+    shown.add_column("", no_wrap=True)
+    for name in columns:
+        shown.add_column(name, justify="right", no_wrap=no_wrap)
     return shown
 
 
@@ -133,19 +139,10 @@ def _cells(row: TableRow, kinds: Sequence[str]) -> list[str]:
 def comparison_table(comparison: Comparison) -> Table:
     """Render policies and the main baselines for a terminal of 80 columns; all rows are in
     ``evaluation.json`` and in the report."""
-    label = ", simulated server" if comparison.simulated else ""
-    shown = Table(
-        title=f"Gold accuracy on {comparison.problems} held-out problems{label}",
-        box=None,
-        padding=(0, 1, 0, 0),
-    )
-    shown.add_column("", no_wrap=True)
-    shown.add_column("all", justify="right", no_wrap=True)
-    shown.add_column("95 %", justify="right", no_wrap=True)
     policies = [row for row in comparison.rows if row.group == "policy"]
     kinds = [kind for kind in policies[0].kinds if kind != "all"]
-    for name in (*kinds, "judge", "valid", "tokens"):
-        shown.add_column(name, justify="right", no_wrap=True)
+    title = f"Gold accuracy on {_problems(comparison)}"
+    shown = _table(title, ("all", "95 %", *kinds, "judge", "valid", "tokens"))
     for row in policies:
         shown.add_row(*_cells(row, kinds), style="bold" if row.name == TRAINED else None)
     if comparison.best_by_kind:
@@ -161,14 +158,7 @@ def source_table(comparison: Comparison) -> Table:
     columns."""
     policies = [row for row in comparison.rows if row.group == "policy"]
     rows = [*policies, *_baselines(comparison)]
-    shown = Table(
-        title="By dataset, gold / judge in percent",
-        box=None,
-        padding=(0, 1, 0, 0),
-    )
-    shown.add_column("", no_wrap=True)
-    for row in rows:
-        shown.add_column(_name(row), justify="right")
+    shown = _table("By dataset, gold / judge in percent", map(_name, rows), no_wrap=False)
     for source in sorted({source for row in rows for source in row.sources}):
         cells = [row.sources.get(source) for row in rows]
         texts = [_both(cell) if cell else "-" for cell in cells]

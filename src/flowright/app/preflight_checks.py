@@ -5,6 +5,7 @@ import importlib.util
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,23 +95,16 @@ def refuse(*checks: Callable[[], object]) -> None:
 
 
 def check_choices(section: GrpoSection) -> None:
-    """Load plug-ins that the section names by import path. Raises ConfigError with a line per
+    """Load plug-ins that the section names by import path. Raises UserError with a line per
     failure."""
-    problems: list[str] = []
-    for table, choice in (
+    chosen = (
         (OBJECTIVES, section.loss),
         (ADVANTAGES, section.advantage_scale),
         (KL_ESTIMATORS, section.kl_estimator),
         (CORRECTIONS, section.off_policy),
         (SCHEDULES, section.schedule),
-    ):
-        try:
-            if choice is not None and choice not in table:
-                table.load(choice)
-        except ConfigError as error:
-            problems += error.problems
-    if problems:
-        raise ConfigError(*problems)
+    )
+    refuse(*(partial(table.load, name) for table, name in chosen if name and name not in table))
 
 
 def check_quantised(section: PolicySection) -> str:

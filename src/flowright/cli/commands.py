@@ -13,7 +13,7 @@ from pathlib import Path
 from flowright import __version__
 from flowright.cli import datasets, instructions, judges, runs, serving, training_files
 from flowright.core.command_line import run_command
-from flowright.core.plugins import suggest
+from flowright.core.plugins import guarded_imports, suggest
 
 PROGRAM = "flowright"
 
@@ -23,13 +23,14 @@ class Command:
     """One subcommand; the docstring of ``run`` is its help.
 
     ``signals``: False where the command handles SIGINT and SIGTERM itself; ``stopped`` is then
-    printed after Ctrl-C.
+    printed after Ctrl-C. ``opens_runs``: it may get its configuration from a run, and has --trust.
     """
 
     run: Callable[[argparse.Namespace], int]
     add_options: Callable[[argparse.ArgumentParser], None]
     signals: bool = True
     stopped: str = ""
+    opens_runs: bool = False
 
     @property
     def description(self) -> str:
@@ -37,17 +38,17 @@ class Command:
 
 
 COMMANDS: Mapping[str, Command] = {
-    "train": Command(runs.train, runs.add_train_options),
-    "evaluate": Command(runs.evaluate, runs.add_evaluate_options),
-    "warm-start": Command(runs.warm_start, runs.add_warm_start_options),
+    "train": Command(runs.train, runs.add_train_options, opens_runs=True),
+    "evaluate": Command(runs.evaluate, runs.add_evaluate_options, opens_runs=True),
+    "warm-start": Command(runs.warm_start, runs.add_warm_start_options, opens_runs=True),
     "export": Command(runs.export, runs.add_export_options),
     "monitor": Command(runs.monitor, runs.add_monitor_options, signals=False),
     "view": Command(runs.view, runs.add_view_options, signals=False),
     "report": Command(runs.report, runs.add_run_options),
-    "replay": Command(runs.replay, runs.add_replay_options),
+    "replay": Command(runs.replay, runs.add_replay_options, opens_runs=True),
     "study": Command(runs.study, runs.add_study_options),
-    "ask": Command(serving.ask, serving.add_ask_options),
-    "serve": Command(serving.serve, serving.add_serve_options, signals=False),
+    "ask": Command(serving.ask, serving.add_ask_options, opens_runs=True),
+    "serve": Command(serving.serve, serving.add_serve_options, signals=False, opens_runs=True),
     "simulate": Command(serving.simulate, serving.add_simulate_options, signals=False),
     "data download": Command(
         datasets.download,
@@ -124,12 +125,20 @@ def main(arguments: Sequence[str], program: str | None = PROGRAM) -> int:
 
     def work() -> int:
         command.add_options(parser)
+        if command.opens_runs:
+            parser.add_argument(
+                "--trust",
+                action="store_true",
+                help="import code and read files of models that a run's own config.json names",
+            )
         try:
             options = parser.parse_intermixed_args(arguments[len(name.split()) :])
         except SystemExit as end:  # --help, or a usage error that argparse has printed
             return int(end.code or 0)
+        trusted = vars(options).pop("trust", False)
         try:
-            return command.run(options)
+            with guarded_imports(trusted):
+                return command.run(options)
         except KeyboardInterrupt:
             if not command.stopped:
                 raise

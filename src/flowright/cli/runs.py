@@ -182,6 +182,24 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="the folder of run directories (default: %(default)s)",
     )
+    add_environment_option(parser)
+
+
+def add_environment_option(parser: argparse.ArgumentParser) -> None:
+    """The environment that a reader of runs may import: a run's own word is not enough."""
+    parser.add_argument(
+        "--environment",
+        metavar="MODULE:CLASS",
+        type=named_environment,
+        help="show runs of this environment, of your own, as it does",
+    )
+
+
+def named_environment(choice: str) -> str:
+    from flowright.environments.display import name_environment
+
+    name_environment(choice)
+    return choice
 
 
 def add_monitor_options(parser: argparse.ArgumentParser) -> None:
@@ -211,6 +229,7 @@ def monitor(options: argparse.Namespace) -> int:
     from flowright.viewer.live import monitor
 
     given = vars(options)
+    given.pop("environment")
     return monitor(given.pop("run"), **given)
 
 
@@ -233,6 +252,7 @@ def add_view_options(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="the folder of run directories (default: %(default)s)",
     )
+    add_environment_option(parser)
     parser.add_argument("--host", default="127.0.0.1", help="default: this machine alone")
     parser.add_argument("--port", type=int, default=8765, help="0 for any free one (default: 8765)")
     parser.add_argument(

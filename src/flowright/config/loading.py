@@ -195,8 +195,9 @@ def read_values(path: Path | None, overrides: Sequence[str] = ()) -> Values:
     """Read a YAML file (or the one of a name, by :func:`find_config`) and put the overrides over
     it. Raises ConfigError for a file that cannot be read."""
     path = path and find_config(path)
-    data = {} if path is None else read_yaml(path)
-    if path is not None and path.suffix == ".json":  # written by a run
+    written = path is not None and path.suffix == ".json"  # by a run: variables are replaced
+    data = {} if path is None else read_yaml(path, expanded=not written)
+    if written:
         data = without_gone(data)
     problems: list[str] = []
     overridden: set[str] = set()
@@ -354,12 +355,7 @@ def judge_reward(
 def load_models(path: Path) -> Mapping[str, ModelEntry]:
     """The models of an LLM file, by name; the file is made from ``FILE.example`` on first use.
     Raises ConfigError with one line per mistake."""
-    path = _made_from_example(path)
-    try:
-        return LlmFile.model_validate(read_yaml(path)).models
-    except ValidationError as error:
-        lines = [f"{path}: {explain(LlmFile, detail)}" for detail in error.errors()]
-        raise ConfigError(*lines) from None
+    return load_section(LlmFile, _made_from_example(path)).models
 
 
 def _made_from_example(path: Path) -> Path:

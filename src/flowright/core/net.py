@@ -73,12 +73,14 @@ class BoundedHttp(H11Protocol):
     grace_seconds = 0.5  # of a connection where there are too many
     most = max(16, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 3)
 
+    _made = 0.0
     _since: float | None = None  # the begin of the part that is waited for, head or body
     _part: Any = None
     _limit: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         super().connection_made(transport)
+        self._made = self.loop.time()
         self._wait_for(h11.IDLE)
         if len(self.connections) > self.most:
             self.loop.call_later(self.grace_seconds, self._close_oldest)
@@ -116,11 +118,11 @@ class BoundedHttp(H11Protocol):
 
     def _close_oldest(self) -> None:
         excess = len(self.connections) - self.most
-        before = self.loop.time() - self.grace_seconds
+        before = self.loop.time() - self.grace_seconds / 2  # timers are early by a little
         waiting = [
             (each._since, id(each), each)
             for each in self.connections
-            if isinstance(each, BoundedHttp) and each._since is not None and each._since <= before
+            if isinstance(each, BoundedHttp) and each._since is not None and each._made <= before
         ]
         for _, _, each in sorted(waiting)[: max(0, excess)]:
             each._close()

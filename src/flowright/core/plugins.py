@@ -10,6 +10,7 @@ import importlib
 import re
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,9 +96,44 @@ def load(path: str, kind: str) -> Any:
         ) from None
 
 
+@dataclass(slots=True)
+class _Received:
+    """The configuration that came with a run, and whether the user trusts it."""
+
+    source: str = ""
+    is_guarded: bool = False
+
+
+_received = _Received()
+
+
+@contextmanager
+def guarded_imports(trusted: bool) -> Iterator[None]:
+    """Within this context nothing is imported that a run's own configuration names
+    (:func:`distrust`), unless it is ``trusted``."""
+    before = _received.source, _received.is_guarded
+    _received.source, _received.is_guarded = "", not trusted
+    try:
+        yield
+    finally:
+        _received.source, _received.is_guarded = before
+
+
+def distrust(source: Path) -> bool:
+    """Take further choices as named by ``source``, the configuration in a run directory, which may
+    be someone else's. Returns whether they are guarded against."""
+    _received.source = str(source)
+    return _received.is_guarded
+
+
 def load_module(name: str, kind: str) -> Any:
     """The module of that name, also one in the working directory. Raises ConfigError where there
-    is none."""
+    is none, or where a received run names it."""
+    if _received.is_guarded and _received.source and name.partition(".")[0] != "flowright":
+        raise ConfigError(
+            f"{_received.source}: {kind} {name} is code that would be imported and run here; "
+            "--trust does so"
+        )
     folder = str(Path.cwd())
     if folder not in sys.path:  # a script has its own folder there, a console program has not
         sys.path.append(folder)

@@ -28,12 +28,14 @@ from flowright.data.sources.rows import UpstreamRow
 from flowright.data.splits import normalise
 from flowright.data.task import KINDS, Kind, Problem
 
-_FORMS: Mapping[tuple[str, ...], tuple[str, Converter]] = {
-    ("text", "code", "test_list", "task_id"): ("MBPP", mbpp),
-    ("context", "supporting_facts", "question", "answer"): ("HotpotQA", hotpotqa),
-    ("context", "ref_text"): ("DROP", drop),
-}
-"""OwnColumns by which rows of official files are known, AFlow's among them."""
+_TABLE = (list, Mapping)
+_FORMS: tuple[tuple[str, Mapping[str, Any], Converter], ...] = (
+    ("CommonsenseQA", {"question": Mapping, "answerKey": str}, commonsenseqa),
+    ("MBPP", {"text": str, "code": str, "test_list": list, "task_id": int}, mbpp),
+    ("HotpotQA", {"answer": str, "context": _TABLE, "supporting_facts": _TABLE}, hotpotqa),
+    ("DROP", {"context": str, "ref_text": str}, drop),
+)
+"""Official rows, AFlow's among them, by types of their columns."""
 _SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "dev": "val"}
 _SPLITS |= {"test": "test"}
 _LETTERED = re.compile(r"(?:option|choice)?[ _]?([A-Ja-j])")
@@ -126,10 +128,10 @@ class Conversion:
         return self._columns.value(row, name)
 
     def _form(self, row: UpstreamRow) -> tuple[str, Converter] | None:
-        if isinstance(row.values.get("question"), Mapping) and "answerKey" in row:
-            return "CommonsenseQA", commonsenseqa
-        known = (form for names, form in _FORMS.items() if all(name in row for name in names))
-        return None if self._columns.named else next(known, None)
+        for name, types, convert in () if self._columns.named else _FORMS:
+            if all(isinstance(row.values.get(column), kind) for column, kind in types.items()):
+                return name, convert
+        return None
 
     def _kind(self, row: UpstreamRow) -> Kind | None:
         """The kind of all rows or of this one; other words than ours are topics, not kinds."""

@@ -15,7 +15,7 @@ from flowright.config.root import Config as RunConfig, EnvironmentSection
 from flowright.core.errors import ConfigError
 from flowright.data.contamination import TrainedOn
 from flowright.data.task import Task
-from flowright.environments.display import Display
+from flowright.environments.display import Display, name_environment
 from flowright.environments.registry import ENVIRONMENTS
 from flowright.environments.rollout import Completion, Rollout, outcome_metrics
 from flowright.judging.verdict import Judge, JudgeQuery
@@ -272,6 +272,7 @@ class Environment:
 def make_environment(config: RunConfig) -> Environment:
     """Make the environment of a configuration. Raises ConfigError."""
     made = ENVIRONMENTS.load(config.environment)(config)
+    name_environment(config.environment)
     if not isinstance(made, Environment):
         raise ConfigError(
             f"environment: {config.environment} makes a {type(made).__name__}; a subclass of "

@@ -65,16 +65,29 @@ class Display:
         return [Text(self.completion.capitalize(), str(record.get("completion") or ""))]
 
 
+_NAMED = set[str]()
+
+
+def name_environment(choice: str) -> None:
+    """Have runs of this environment shown by its own display. A run's files may be someone else's,
+    so only an environment that the user names, here or by training in it, is ever imported."""
+    _NAMED.add(choice)
+
+
 def display_of(config: Mapping[str, Any]) -> Display:
-    """Return the display of the environment in a run's configuration. A user's own that cannot be
-    imported gets the default display, with a note on the reason."""
-    return _display(str(config.get("environment") or "workflow"))
+    """Return the display of the environment in a run's configuration: a built-in one, or one of
+    :func:`name_environment`. Others get the default display, with a note on the reason."""
+    choice = str(config.get("environment") or "workflow")
+    if choice in ENVIRONMENTS:
+        return built_in(choice, "display:DISPLAY")
+    if choice not in _NAMED:
+        note = f"its code is not run; to show it as it does: --environment {choice}"
+        return replace(Display(), note=f"Shown without its environment {choice}: {note}")
+    return _display(choice)
 
 
 @cache
 def _display(choice: str) -> Display:
-    if choice in ENVIRONMENTS:
-        return built_in(choice, "display:DISPLAY")
     problem = ""
     try:
         with boundary("its import") as caught:

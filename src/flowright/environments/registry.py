@@ -12,10 +12,11 @@ from typing import Any
 
 from pydantic import ValidationError, create_model, field_validator
 
+from flowright.config.llm import LlmSection
 from flowright.config.loading import Values, read_values
 from flowright.config.root import Config, EnvironmentSection
 from flowright.core.errors import ConfigError
-from flowright.core.plugins import Table, load
+from flowright.core.plugins import Table, distrust, load
 
 _ROOM = "flowright.environments"
 
@@ -130,7 +131,21 @@ def load_config(path: Path | str, overrides: Sequence[str] = ()) -> Config:
     with one line per mistake.
     """
     values = read_values(Path(path), overrides)
+    if values.path is not None and values.path.name == "config.json":
+        _check_received(values.path, values)
     return _validated(values).read_from(shlex.join([str(values.path), *overrides]))
+
+
+def _check_received(path: Path, values: Values) -> None:
+    """Guard against a configuration that a run brings: nothing that it names is imported, and no
+    file of models that it names gets keys of this environment."""
+    file = (values.data.get("llm") or {}).get("file", str(LlmSection().file))
+    named = file == str(LlmSection().file) or bool({"llm", "llm.file"} & values.overridden)
+    if distrust(path) and not named:
+        raise ConfigError(
+            f"{path}: llm.file: {file}: its servers would be sent keys of this environment; name "
+            "it yourself (llm.file=...), or --trust"
+        )
 
 
 def make_config(values: Mapping[str, Any] | None = None, **keys: Any) -> Config:

@@ -139,6 +139,9 @@ class Cell:
             return ""
         return f"{100 * self.low:.0f}-{100 * self.high:.0f}"
 
+    def __str__(self) -> str:
+        return f"{self.text}{self.interval and f' ({self.interval})'}, n={self.problems}"
+
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRow:
@@ -149,10 +152,6 @@ class MeasuredRow:
     cells: Mapping[str, Cell]
     repetitions: int
     mean: float | None
-
-    @property
-    def mean_text(self) -> str:
-        return "" if self.mean is None else f"{100 * self.mean:.1f}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +165,6 @@ class PaperTable:
     problems_hash: str
     simulated: bool
     notes: tuple[str, ...] = ()
-
-    def name(self, row: MeasuredRow) -> str:
-        return one_line(row.name, 80) + ", simulated" * self.simulated
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of ``papers.json``: shares of ours, others in per cent."""
@@ -188,19 +184,14 @@ class PaperTable:
         for number, one in enumerate(self.published, start=1):
             lines.append(_line([f"{one.system} [{number}]", *one.texts]))
         for row in self.ours:
-            cells = [_markdown_cell(row.cells.get(name)) for name in DATASETS]
-            lines.append(_line([f"ours: {self.name(row)}", *cells, row.mean_text]))
+            cells = [str(row.cells.get(name, "")) for name in DATASETS]
+            mean = "" if row.mean is None else f"{100 * row.mean:.1f}"
+            named = one_line(row.name, 80) + ", simulated" * self.simulated
+            lines.append(_line([f"ours: {named}", *cells, mean]))
         used = [f"Models really used: {self.models.line()}.", *self.notes]
         lines += ["", *(f"- {_escaped(note)}" for note in used), "", "Sources:", ""]
         lines += [f"- [{n}] {_escaped(one.line())}" for n, one in enumerate(self.published, 1)]
         return "\n".join(lines) + "\n"
-
-
-def _markdown_cell(cell: Cell | None) -> str:
-    if cell is None:
-        return ""
-    ends = f" ({cell.interval})" if cell.interval else ""
-    return f"{cell.text}{ends}, n={cell.problems}"
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -470,8 +470,9 @@ def _same_text(final: str, answer: str, readings: Sequence[str], reference: str)
         texts = (final, answer, predicate(final)) if readings else ()
         first = next(filter(None, map(closed_answer, texts)), None)
         return first == closed, "exact_match", final, first is not None
-    if final.casefold() == bare(reference).casefold():
-        readings = [*readings, final]  # a reference may be a question
+    for whole in (final, predicate(final)):
+        if whole.casefold() == bare(reference).casefold():
+            readings = [*readings, whole]  # a reference may be a question
     texts = [*readings, *map(predicate, readings), *map(without_lead, readings)]
     if readings and exact_match(answer, reference):
         texts.append(answer)

@@ -34,7 +34,7 @@ _AFTER = re.compile(
     r"|!(?=\s*$|[^\s\w])"
     r"|\sB\.?C\b|\s(?:squared|cubed|factorial|plus|minus|divided|multiplied|modulo|choose|halves"
     r"|thirds|quarters|fifths|tenths|hundredths|dozens?|score|gross|hundred|pi|tau|negative|only|mod"
-    r"|(?:fewer|less)(?!\s+\w+\s+than)|tops|max|when|for\s+(?:odd|even|all|some|any)|to\s+the|and\s+(?:a|one|an)"
+    r"|(?:fewer|less)(?!\s+\w+\s+than)|tops|max|when|for\s+(?:odd|even|(?:all|some|any)\s+[a-z]\b)|to\s+the|and\s+(?:a|one|an)"
     r"\s+(?:half|quarter|third|fifth|eighth|tenth)|or\s+(?:more|less|fewer|so|greater))\b"
     r"|\s(?:times|x|more\s+than|less\s+than|fewer\s+than|over|choose|mod)\s+(?:[A-Za-z]|\d+)\b(?!\w)",
     re.IGNORECASE,

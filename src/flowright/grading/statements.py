@@ -134,7 +134,7 @@ def extract_answer(text: str) -> str:
     if stated is not None:
         return bare(stated)
     lines = [line for line in text.splitlines() if line.strip(_FENCES)]
-    lines = lines or [line for line in text.splitlines() if bare(line)]
+    lines = lines or [line for line in text.splitlines() if line.strip("*_` \t\r")]
     return bare(lines[-1]) if lines else ""
 
 
@@ -194,7 +194,9 @@ _IS_ANSWER = re.compile(
     rf"(?P<claim>[^,;:]{{1,300}}?)\s+is\s+(?:{_ARTICLE}\s+)?(?:{_KINDS}\s+){{0,3}}(?:{_WORDS_OF_ANSWER})",
     re.IGNORECASE,
 )
-_ENDED = re.compile(r"(?<=[.!?])\s+(?=[A-Z(\"'$\\*])")
+_ENDED = re.compile(
+    r"(?=\s)(?<=[.!?])(?<!\b[A-Z]\.)(?<!\b(?:[DM]r|M[st]|S[rt]|Jr|No|vs)\.)\s+(?=[A-Z(\"'$\\*])"
+)
 
 
 def claims(text: str) -> list[str]:

@@ -139,7 +139,10 @@ TRUTHS: Mapping[str, bool] = {
     **dict.fromkeys(("invalid", "fail", "failed"), False),
 }
 """Words for a verdict under another key than the requested one."""
-OF_THE_DATA = re.compile(r"\b(?:answer|reference|problem|question|expected)\b")
+OF_THE_DATA = re.compile(
+    r"(?:(?:the|final|candidate(?:'s)?|student(?:'s)?|model|given|submitted|reference|expected"
+    r"|correct|accepted|original) )*(?:answer|reference|problem|question|response|expected)"
+)
 """Keys of what a judge was shown, which may be true or false itself."""
 _BOXED = re.compile(rf"\\boxed\{{{_VALUE}")
 # A verdict or a score under another heading.
@@ -184,7 +187,7 @@ def require_unanimous(
 def _named_verdict(line: re.Match[str]) -> Value | None:
     """Return the verdict of a line such as ``Correct: no`` or ``Score: 0``; a score between the
     ends of its scale, or of an unknown one, is neither."""
-    if OF_THE_DATA.search(normal(line["key"])):
+    if OF_THE_DATA.fullmatch(normal(line["key"])):
         return None
     if line["number"] is None:
         return TRUTHS.get(line["value"].casefold())
@@ -232,6 +235,8 @@ _STATED = re.compile(
     r"(?P<middle>(?:n['’]t|\s+[\w'’]+){0,3}?)\s+(?:(?P<right>correct[aeo]?|right|accurate|korrekt"
     r"|richtig|corrett[ao]|corret[ao]|juste)|(?P<wrong>incorrect[aeo]?|wrong|inaccurate|falsch"
     r"|fausse?|faux|errat[ao]|errad[ao]|incorret[ao]))\b(?!\s+that)"
+    rf"|(?P<denied>{_NOT}(?:\s+[\w'’]+){{0,3}}?\s+(?:correct[aeo]?|right|accurate|valid|korrekt"
+    r"|richtig|juste|corrett[ao]|corret[ao]))\b"
     rf"|(?P<before>{_NOT}(?:\s+[\w'’]+){{0,3}}?\s+)?\b(?:(?P<agrees>{PHRASES['agrees']})"
     rf"|(?P<differs>{PHRASES['differs']}))\b(?P<after>\s+(?:nicht|pas)\b)?"
     rf"|(?P<differs_too>{PHRASES['unspaced_differs']})|(?P<agrees_too>{PHRASES['unspaced_agrees']})",

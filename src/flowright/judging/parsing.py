@@ -225,7 +225,7 @@ def _require_one_opinion(field: Field, value: Value, found: FoundObject, is_alon
         is_opinion = same or _OF_A_VERDICT.search(normal(key))
         if field.schema is TRUTH:
             read = TRUTHS.get(str(other).strip(WRAPPING + ".!").casefold(), read)
-            is_own = OF_THE_DATA.search(normal(key)) is None
+            is_own = OF_THE_DATA.fullmatch(normal(key)) is None
             is_opinion = is_opinion or (is_own and isinstance(other, bool | str))
         if read is not None and read != value and is_opinion:
             raise Unread("conflict", f"{field.key} is {value}, and {key!r} is {other!r}")

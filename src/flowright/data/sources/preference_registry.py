@@ -5,7 +5,7 @@ agree on. JudgeBench's and RewardBench 2's are unknown here.
 """
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from flowright.data.sources.comparisons import (
     pandalm,
 )
 from flowright.data.sources.dataset import File, PreferencePart, PreferenceSource, Source
+from flowright.data.sources.rows import Reader, UpstreamRow, read_upstream
 
 _GITHUB = "https://raw.githubusercontent.com"
 _LLMBAR = f"{_GITHUB}/princeton-nlp/LLMBar/caa7bee794bfed74baed038b99229fa3f0c4c511/Dataset/LLMBar"
@@ -34,94 +35,77 @@ _OFFSETBIAS = f"{_GITHUB}/ncsoft/offsetbias/a1344b20d727d91f262b515a5fd34b89e7b0
 _JUDGEBENCH = f"{_GITHUB}/ScalerLab/JudgeBench/e2c52c284e735e139b3daa61c206ee208f36c461/data"
 _HELPSTEER2 = "nvidia/HelpSteer2@990b2711a36180dd19d9c94b8627844866f8982a"
 
+
+def _benchmark(
+    name: str,
+    licence: str,
+    address: str,
+    sha256: str,
+    convert: Callable[[UpstreamRow], Pair],
+    read: Reader = read_upstream,
+) -> PreferenceSource:
+    """A source of one file, called as at its address."""
+    path = f"{name}/{address.rpartition('/')[2]}"
+    part = PreferencePart(path, convert, read)
+    return PreferenceSource(
+        name=name, licence=licence, files=(File(path, address, sha256),), parts=(part,)
+    )
+
+
 _LLMBAR_FILES = {
-    "natural": (
-        "Natural/dataset.json",
-        "f7127b7aa78104cb8e03a2b1b3ac0077e95b125714dd441a8ee63666145a3375",
-    ),
-    "gptinst": (
-        "Adversarial/GPTInst/dataset.json",
-        "1002425f73c2cf54b6e6de99bce3f6c60fa2a17d13194772e37d7481c1351d42",
-    ),
-    "gptout": (
-        "Adversarial/GPTOut/dataset.json",
-        "1ff56e520d7607750a9866a3be0f5b850392ca4477a1f69d80f32bd3e310f561",
-    ),
-    "manual": (
-        "Adversarial/Manual/dataset.json",
-        "0d9598769a39cdbbd265778c37e49939d41d5f76dcfb17bd75dcfa07516d3837",
-    ),
-    "neighbor": (
-        "Adversarial/Neighbor/dataset.json",
-        "6712c7eda6342602e0bc7c06c282fa95e2110d4e741a284026a62d937f9780a0",
-    ),
+    "Natural": "f7127b7aa78104cb8e03a2b1b3ac0077e95b125714dd441a8ee63666145a3375",
+    "Adversarial/GPTInst": "1002425f73c2cf54b6e6de99bce3f6c60fa2a17d13194772e37d7481c1351d42",
+    "Adversarial/GPTOut": "1ff56e520d7607750a9866a3be0f5b850392ca4477a1f69d80f32bd3e310f561",
+    "Adversarial/Manual": "0d9598769a39cdbbd265778c37e49939d41d5f76dcfb17bd75dcfa07516d3837",
+    "Adversarial/Neighbor": "6712c7eda6342602e0bc7c06c282fa95e2110d4e741a284026a62d937f9780a0",
 }
 LLMBAR = PreferenceSource(
     name="llmbar",
     licence="MIT",
     files=tuple(
-        File(f"llmbar/{path}", f"{_LLMBAR}/{path}", sha256)
-        for path, sha256 in _LLMBAR_FILES.values()
+        File(f"llmbar/{path}/dataset.json", f"{_LLMBAR}/{path}/dataset.json", sha256)
+        for path, sha256 in _LLMBAR_FILES.items()
     ),
     parts=tuple(
-        PreferencePart(f"llmbar/{path}", llmbar(category))
-        for category, (path, _) in _LLMBAR_FILES.items()
+        PreferencePart(f"llmbar/{path}/dataset.json", llmbar(path.rpartition("/")[2].lower()))
+        for path in _LLMBAR_FILES
     ),
 )
 
-PANDALM = PreferenceSource(
-    name="pandalm",
-    licence="Apache-2.0",
-    files=(
-        File(
-            "pandalm/testset-v1.json",
-            # The commit of the file with this hash is not known here; 65d7cff has the same rows
-            # with NaN for an empty text, which are read as well.
-            f"{_GITHUB}/WeOpenML/PandaLM/main/data/testset-v1.json",
-            "cc154f9067c7382d7ea86f8f246511a5e1ac87e1fddd845c5938d789505b07a4",
-        ),
-    ),
-    parts=(PreferencePart("pandalm/testset-v1.json", pandalm),),
+PANDALM = _benchmark(
+    "pandalm",
+    "Apache-2.0",
+    # The commit of the file with this hash is not known here; 65d7cff has the same rows with NaN
+    # for an empty text, which are read as well.
+    f"{_GITHUB}/WeOpenML/PandaLM/main/data/testset-v1.json",
+    "cc154f9067c7382d7ea86f8f246511a5e1ac87e1fddd845c5938d789505b07a4",
+    pandalm,
 )
 
-AUTOJ = PreferenceSource(
-    name="autoj",
-    licence="Apache-2.0",  # of Prometheus' copy; the authors' repository states none
-    files=(
-        File(
-            "autoj/autoj_pairwise.json",
-            f"{_PROMETHEUS}/dcfb442/eval/benchmark/data/autoj_pairwise.json",
-            "56f32fad71d9b6b33bc4d51794c324981e26355bcbf3ce4908d7f8ddcc61f80e",
-        ),
-    ),
-    parts=(PreferencePart("autoj/autoj_pairwise.json", autoj),),
+AUTOJ = _benchmark(
+    "autoj",
+    "Apache-2.0",  # of Prometheus' copy; the authors' repository states none
+    f"{_PROMETHEUS}/dcfb442/eval/benchmark/data/autoj_pairwise.json",
+    "56f32fad71d9b6b33bc4d51794c324981e26355bcbf3ce4908d7f8ddcc61f80e",
+    autoj,
 )
 
-HHH = PreferenceSource(
-    name="hhh",
-    licence="Apache-2.0",
-    files=(
-        File(
-            "hhh/hhh_alignment_eval.json",
-            f"{_PROMETHEUS}/8536c6d6f69f492fb364a2173e522d4dad034488/eval/benchmark/data/"
-            "hhh_alignment_eval.json",
-            "fe6655dfeec99d04d582692767c736f2385b5e067f0b894d1b73a32af7be9c9e",
-        ),
-    ),
-    parts=(PreferencePart("hhh/hhh_alignment_eval.json", hhh),),
+HHH = _benchmark(
+    "hhh",
+    "Apache-2.0",
+    f"{_PROMETHEUS}/8536c6d6f69f492fb364a2173e522d4dad034488/eval/benchmark/data/"
+    "hhh_alignment_eval.json",
+    "fe6655dfeec99d04d582692767c736f2385b5e067f0b894d1b73a32af7be9c9e",
+    hhh,
 )
 
-EVALBIASBENCH = PreferenceSource(
-    name="evalbiasbench",
-    licence="BSD-3-Clause",
-    files=(
-        File(
-            "evalbiasbench/biasbench.json",
-            f"{_OFFSETBIAS}/data/evalbiasbench/biasbench.json",
-            "766684b9fedbd38ae3b5595a8ab0a7ea1abc51683d6e3a0cf8583688eaa09544",
-        ),
-    ),
-    parts=(PreferencePart("evalbiasbench/biasbench.json", evalbiasbench, read=by_bias),),
+EVALBIASBENCH = _benchmark(
+    "evalbiasbench",
+    "BSD-3-Clause",
+    f"{_OFFSETBIAS}/data/evalbiasbench/biasbench.json",
+    "766684b9fedbd38ae3b5595a8ab0a7ea1abc51683d6e3a0cf8583688eaa09544",
+    evalbiasbench,
+    by_bias,
 )
 
 _JUDGEBENCH_FILES = {

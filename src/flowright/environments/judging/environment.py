@@ -21,6 +21,7 @@ from flowright.environments.base import (
 from flowright.environments.judging.config import GIVEN, JudgingSection
 from flowright.environments.judging.display import DISPLAY
 from flowright.environments.judging.frames import (
+    LETTERS,
     Reading,
     Unread,
     frame,
@@ -225,9 +226,10 @@ class JudgingEnvironment(RowEnvironment[JudgingSection]):
         assert isinstance(details, JudgingDetails)
         reading = details.reading
         read_it = isinstance(reading, Reading)
+        shown = LETTERS.get(reading.verdict, str(reading.verdict)) if read_it else None
         return {
             "judging": {
-                "verdict": _letter(reading.verdict) if read_it else None,
+                "verdict": shown,
                 "confidence": reading.confidence if read_it else None,
                 "unread": None if read_it else reading,
                 "label": task.reference,
@@ -297,14 +299,6 @@ class JudgingEnvironment(RowEnvironment[JudgingSection]):
 def _judging(task: Task) -> JudgingTask:
     assert isinstance(task, JudgingTask)
     return task
-
-
-def _letter(verdict: int | str) -> str:
-    return (
-        str(verdict)
-        if isinstance(verdict, int)
-        else {"first": "A", "second": "B"}.get(verdict, verdict)
-    )
 
 
 def _unreadable(completion: Completion, why: str) -> Failure:

@@ -18,7 +18,14 @@ from flowright.core.errors import DataError, FailureError
 from flowright.core.off_loop import off_loop
 from flowright.data.preferences import Pair, Turn
 from flowright.environments.judging.config import JudgingSection
-from flowright.environments.judging.frames import FrameWording, Reading, frame, read, wording_of
+from flowright.environments.judging.frames import (
+    LETTERS,
+    FrameWording,
+    Reading,
+    frame,
+    read,
+    wording_of,
+)
 from flowright.environments.judging.rows import TOP_LABEL, JudgedRow, PointwiseRow
 from flowright.judging.llm_judge import PAIRWISE, orders, shown_answer
 from flowright.judging.verdict import DOWN, JudgeQuery, RawReply, Status, Verdict
@@ -36,7 +43,6 @@ FORM_FILE = "judge.json"
 
 Judges = Literal["one", "two", "both"]
 _OF_METHOD: Mapping[str, Judges] = {"pointwise": "one", "pairwise": "two", "joint": "both"}
-_LETTER = {"first": "A", "second": "B", "tie": "tie"}
 
 
 class JudgeForm(Section):
@@ -201,7 +207,7 @@ class FrameJudge:
         pairs = [first if order == "answer first" else first.swapped() for order in in_orders]
         replies = await asyncio.gather(*map(self._reply, pairs))
         letters = [
-            {"better": _LETTER[str(one.reading.verdict)]} if one.reading else {} for one in replies
+            {"better": LETTERS[one.reading.verdict]} if one.reading else {} for one in replies
         ]
         scored = PAIRWISE.score(query, self._section, letters)
         if None in scored.each:

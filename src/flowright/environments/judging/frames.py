@@ -124,6 +124,8 @@ _OPEN, _CLOSE = "<think>", "</think>"
 _TAGS: Mapping[Kind, str] = {"pointwise": "score", "pairwise": "better"}
 _SCORES: Mapping[str, int] = {str(score): score for score in range(5)}
 _VERDICTS: Mapping[str, Preferred] = {"A": "first", "B": "second", "tie": "tie"}
+LETTERS: Mapping[object, str] = {preferred: letter for letter, preferred in _VERDICTS.items()}
+"""Names of a preference in replies and records."""
 _PROBABILITY = re.compile(r"0(?:\.[0-9]{1,6})?|1(?:\.0{1,6})?")
 
 
@@ -131,8 +133,7 @@ def verdict_text(verdict: int | Preferred) -> str:
     """Return a verdict in its tag."""
     if isinstance(verdict, int):
         return f"<score>{verdict}</score>"
-    name = next(name for name, value in _VERDICTS.items() if value == verdict)
-    return f"<better>{name}</better>"
+    return f"<better>{LETTERS[verdict]}</better>"
 
 
 def reply_text(thought: str, verdict: int | Preferred, confidence: float | None = None) -> str:

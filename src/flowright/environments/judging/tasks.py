@@ -19,7 +19,7 @@ from flowright.data.sealed import NOTHING, SealedConversations
 from flowright.data.sources.preference_registry import preference_source
 from flowright.data.task import Task
 from flowright.environments.judging.config import JudgingSection, Method
-from flowright.environments.judging.frames import shown
+from flowright.environments.judging.frames import LETTERS, shown
 from flowright.environments.judging.rows import (
     AnyRow,
     Conversation,
@@ -51,8 +51,6 @@ from flowright.judging.measuring.pair_files import read_rewardbench2
 
 Kind = Literal["pointwise", "pairwise"]
 
-_NAMES = {"first": "A", "second": "B", "tie": "tie"}
-
 
 @dataclass(frozen=True, slots=True)
 class JudgingTask(Task):
@@ -82,7 +80,7 @@ def task_of(row: JudgedRow, swapped: bool = False) -> JudgingTask:
     """Return the task of a row, of a pair in the other order if ``swapped``."""
     if isinstance(row, Pair):
         row = row.swapped() if swapped else row
-        kind, reference = "pairwise", _NAMES[row.label]
+        kind, reference = "pairwise", LETTERS[row.label]
     else:
         kind, reference = "pointwise", str(row.label)
     id = f"{row.id}/swapped" if swapped else row.id
