@@ -54,8 +54,8 @@ def main(url: str, form: str, folder: str) -> None:
             given.append(super().__call__(*arguments, **named))
             return given[-1]
 
-    judged = Kept(quiet, "solution", (), "sync_judge")
-    awaited = trl_reward(quiet, asynchronous=True, name="async_judge")
+    judged = Kept(quiet, "solution", (), "sync_judge", most_unscored=1.0)
+    awaited = trl_reward(quiet, asynchronous=True, name="async_judge", most_unscored=1.0)
     settings = GRPOConfig(
         output_dir=str(Path(folder) / "out"),
         per_device_train_batch_size=32,

@@ -39,10 +39,9 @@ def open_regular(path: Path) -> BinaryIO:
 def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
     """Read a whole file. Raises OSError, also for more than ``most`` bytes."""
     with open_regular(path) as file:
-        data = file.read(most + 1)
-    if len(data) > most:
-        raise OSError(errno.EFBIG, f"larger than {most:,} bytes", str(path))
-    return data
+        if os.fstat(file.fileno()).st_size > most:
+            raise OSError(errno.EFBIG, f"larger than {most:,} bytes", str(path))
+        return file.read()
 
 
 def read_json(path: Path) -> Any:

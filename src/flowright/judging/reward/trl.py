@@ -29,8 +29,8 @@ class TrlReward(TrainerReward):
         answer_column: str | None,
         also: Sequence[str],
         name: str,
-        patience: float,
-        most_unscored: float,
+        patience: float = PATIENCE,
+        most_unscored: float = MOST_UNSCORED,
     ) -> None:
         super().__init__(config, patience, most_unscored, LEAST_OF_A_CALL)
         self.__name__ = name
