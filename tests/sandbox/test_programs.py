@@ -51,6 +51,8 @@ def test_another_output(expected: str, printed: str) -> None:
         ("import sys\nfor line in sys.stdin:\n    print(int(line) ** 2, end=' ')", 2),
         ("def main():\n    print(int(input()) ** 2)\nif __name__ == '__main__':\n    main()", 2),
         ("import sys\nprint(int(input()) ** 2)\nsys.exit()", 2),
+        ("print(int(input()) ** 2)\nexit()", 2),
+        ("print(int(input()) ** 2)\nquit(0)\n1 / 0", 2),
         ("print(9)", 1),
         ("print(9); 1 / 0", 0),
         ("def square(x): return x * x", 0),
