@@ -24,7 +24,7 @@ _ASYNCHRONOUS: dict[type, str] = {types.CoroutineType: "w", types.AsyncGenerator
 
 def _load(source: str, name: str, module_name: str) -> types.ModuleType:
     """Execute ``source`` as a module whose tracebacks can quote its lines."""
-    vars(builtins).update(exit=sys.exit, quit=sys.exit)  # as in an interpreter with ``site``
+    builtins.exit = builtins.quit = sys.exit  # as in an interpreter with ``site``
     module = types.ModuleType(module_name)
     sys.modules[module_name] = module
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
