@@ -72,7 +72,7 @@ def test_a_switch_of_thinking_is_broken(switch: str) -> None:
         "https://example.org/think and a/think, </p>, rethink/thinking",
         "fn f(x: Box<[u8]>, y: &[|v|]) -> [T; 3]",
         "<start> <end> <token> <commit> <file>",
-        "<<SRE>> <h1>A</h1> <img src='a.png'> <T> <ID> Vec<u8> Map<K, V> a<b_1 and c>d x<0x1F",
+        "<h1>A</h1> <img src='a.png'> <T> <ID> Vec<u8> Map<K, V> a<b_1 and c>d x<0x1F",
         "#include <my_lib.h> <stdio.h> p<0.05 <1> <- -> <=> 3<x<5 <br> <std::vector<int>>",
     ],
 )

