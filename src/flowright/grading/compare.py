@@ -28,6 +28,7 @@ from flowright.grading.statements import (
     CONDITION,
     DOUBT,
     LEAD_IN,
+    LONGEST_STATEMENT,
     claims,
     closed_answer,
     extract_answer,
@@ -243,7 +244,8 @@ def _same_number(final: str, readings: Sequence[str], expected: Quantity, refere
     for reading in readings:
         if proven := _proven(reading):
             value, stem = proven
-            is_certain = not (DOUBT.search(reading) or CONDITION.search(reading))
+            end = reading[-LONGEST_EXPRESSION:]
+            is_certain = not (DOUBT.search(end) or CONDITION.search(end))
             return _same_lone(stem, value, is_certain, expected, reference)
         stem = _right_side(reading)
         if stem is None:
@@ -275,7 +277,13 @@ def _same_last(text: str, final: str, expected: Quantity, reference: str) -> _Fo
     if last is None:
         return False, "no_number", final, True
     clause = _CLAUSE.split(text[-LONGEST_EXPRESSION:])[-1]
-    is_open = not (DOUBT.search(text) or CONDITION.search(text) or _RELATION.search(text))
+    text = text[-LONGEST_STATEMENT:]
+    is_open = not (
+        _EQUATIONS.search(text)
+        or DOUBT.search(text)
+        or CONDITION.search(text)
+        or _RELATION.search(text)
+    )
     if (
         is_open
         and text[:1].isalpha()

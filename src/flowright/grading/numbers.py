@@ -157,7 +157,7 @@ _LATEX = (
     (re.compile(r"\\(?:text|mathrm|textbf|mathbf)\{([^{}]*)\}"), r" \1 "),
     (re.compile(r"\^\{?\\circ\}?|\\degree\b|°"), " "),
     (re.compile(r"\{,\}|\\[,!]"), lambda match: "," if match[0] == "{,}" else ""),
-    (re.compile(r"\\([$%])"), r"\1"),
+    (re.compile(r"\\([$%])|\bUS(?=\$)"), r"\1"),
     (re.compile(r"\\(?:[;: ]|quad\b)|~(?!\s?\d)"), " "),
     (re.compile(rf"(?<=\d)-(?=(?:{_COUNTED})s?\b)"), " "),  # 17-yard
     (  # 18 (eighteen), 15 (5 * 3)
@@ -302,10 +302,11 @@ _LABELLED = re.compile(
     re.IGNORECASE,
 )
 _TOTAL_OF = re.compile(
-    r"\b(?:an?|the|total)\s+(?:[a-z]+\s+)?[a-z]+\s+of[\s$€£*_]*$|\b(?:sum|total)\s+of[\s$]*$", re.I
+    r"\b(?:an?|the|total)\s+(?:[a-z]+\s+)?(?!divisor|multiple|factor|square|power|part)[a-z]+\s+of[\s$€£*_]*$|\b(?:sum|total)\s+of[\s$]*$",
+    re.I,
 )
 _ADVERB = re.compile(r"(?<!\w)[a-z]+(?:ab|ib|ed|ent|ful|ugh|at|ar|eged)ly\b")
-_IS = re.compile(r"\b(?:is|are|was|were|has|have|had|does|do|did|will|can)\b", re.IGNORECASE)
+_IS = re.compile(r"\b(?:is|are|was|were|has|have|had|does|do|did|will|can|would)\b", re.IGNORECASE)
 _REMAINS = re.compile(
     r"\s?[A-Za-z]+(?:\s[A-Za-z]+){0,5}?\s(?:is|are|was|were|will\sbe)\s(?!too\b|so\b|an?\b|the\b)"
     r"[a-z]+(?:\s[^.,;:]*)?[\s.!*_]*",
@@ -327,8 +328,12 @@ def _standing(before: str, after: str) -> bool | None:
     after = _MORE_THAN.sub("", after)
     if DOUBT.search(before) or DOUBT.search(after) or _ADVERB.search(before.casefold()):
         return None
-    if re.search(r"^\s+and\b|(?<!sq)[.;:!]\s+\w", after) or _names_number(after):
+    if re.search(r"^\s+and\b|(?<!sq)[.;:!]\s+\w|^(?:st|nd|rd|th)\s+[a-z]", after) or _names_number(
+        after
+    ):
         return None
+    if re.match(r"\s[a-z]+s\s(?:the|it|this|that)\b", after):
+        return None  # 6 violates the condition
     words = re.findall(r"[^\W\d_]+", after)
     is_alone = all(word.lower() in _TAIL_WORDS or is_unit(word) for word in words)
     is_led = LEAD_IN.fullmatch(before) is not None

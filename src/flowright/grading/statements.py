@@ -16,19 +16,22 @@ LONGEST_STATEMENT = 2_000  # characters; longer ones are prose
 DOUBT = re.compile(
     r"""(?ix)
     (?:^|\s)~\s?(?=\d) | n't\b | \bnon- | [≠¬❌✗✘✖🚫👎不非] | \?\s*$ | \?\? | \b(?:
-    not | no(?!\.) | no(?:body|thing|where|pe|ne|r)  | never | neither | without | cannot | hardly
+    not | no(?!\.) | no(?:body|thing|where|pe|ne|r)  | never | neither | some(?:one|body) | without
+    | cannot
+    | hardly
     | scarcely | barely | anything | refus\w* | nicht | kein\w{0,2} | pas | non | не
     | (?-i:may) | maybe | perhaps | might | could\s(?:\w+\s)?be | guess\w* | doubt\w* | suppos\w*
     | presum\w* | suspect\w* | unclear | unsure | unknown | uncertain | unverified | apparent\w*
     | alleg\w+ | seem\w* | likel\w+ | unlikel\w+ | probabl[ey] | possibl[ey] | rough\w*
-    | approx\w* | nearly | almost | circa | (?-i:ca) | close | ballpark | sa(?:y\w*|id)
+    | (?<!\\)approx\w* | theory | nearly | almost | circa | (?-i:ca) | close
+    | ballpark | sa(?:y\w*|id)
     | think\w* | thought | believ\w* | claim\w* | hope\w* | confirm\w* | determine
     | than | under | (?<!left\s)over | below | above | beyond | short | shy | off | exceed\w*
     | at\s+(?:the\s+)?(?:least|most|best) | up\s+to | least\s+\w+ly
     | upwards | as\s+(?:many|few|much|little|early|late|high|low)\s+as
     | if | unless | whether | assum\w+ | provided | otherwise | else
     | or | but | instead | rather | however | although | though | whereas | except\w* | unlike
-    | versus | vs | actually | wait | alternativ\w+ | opposed | retract\w*
+    | versus | vs | actually | wait | alternativ\w+ | opposed | retract\w* | crossed | struck
     | wrong\w* | incorrect\w* | false\w* | untrue | mistak\w* | errors? | trap | decoy
     | distractor\w*
     | den(?:y|ies|ied) | refut\w* | reject\w* | exclud\w* | eliminat\w* | invalid\w* | impossib\w*
@@ -123,16 +126,14 @@ def extract_answer(text: str) -> str:
         return _around_box(text, in_box)
     if marks:
         return bare([mark[1] for mark in marks if mark.end() <= len(text)][-1])
-    stated = None
-    for phrase in _PHRASE.finditer(text):
-        start = max(text.rfind(end, 0, phrase.start()) for end in ("\n", ". ", "! ", "? ")) + 1
-        lead = text[max(start, phrase.start() - LONGEST_STATEMENT) : phrase.start()]
+    for phrase in reversed(list(_PHRASE.finditer(text))):
+        first = max(0, phrase.start() - LONGEST_STATEMENT)
+        ends = (text.rfind(end, first, phrase.start()) for end in ("\n", ". ", "! ", "? "))
+        lead = text[max(first, *(end + 1 for end in ends)) : phrase.start()]
         clause = lead.rpartition(",")[2]
         opens = _BEFORE_ANSWER.fullmatch(clause) or _OPENS_ANEW.search(clause + phrase[0][:20])
         if opens and not (DOUBT.search(clause) or CONDITION.search(lead)):
-            stated = phrase["value"]
-    if stated is not None:
-        return bare(stated)
+            return bare(phrase["value"])
     lines = [line for line in text.splitlines() if line.strip(_FENCES)]
     lines = lines or [line for line in text.splitlines() if line.strip("*_` \t\r")]
     return bare(lines[-1]) if lines else ""

@@ -46,7 +46,7 @@ _SIGNS = str.maketrans({
     **dict.fromkeys(_MINUS, "-"),
     **dict.fromkeys("⁄∕／", "/"),
     **dict.fromkeys("‘’‚‛´｀", "'"),
-    **dict.fromkeys("“”„‟«»‹›「」『』《》＂", '"'),
+    **dict.fromkeys("“”„‟«»‹›「」『』《》〈〉❝❞＂", '"'),
     **dict.fromkeys("™℠®©\u034f\u115f\u1160\u3164", ""),
     "º": "°", "˚": "°", "。": ".", "、": ",", "٫": ".", "٬": ",", "٪": "%", "∶": ":", "∙": "·",
     "㎡": "m^2", "㎥": "m^3",
@@ -125,7 +125,7 @@ def bare(text: str) -> str:
     """Without markdown, quotes, mathematics delimiters and the full stop around it."""
     for _ in range(5):
         before = text
-        text = text.strip(_EDGES)
+        text = text.strip(_EDGES).rstrip("✅✔☑✓ ")
         heading = _MARKDOWN.match(text)
         text = text[heading.end() :] if heading else text
         text = text[:-1] if text.endswith(".") and not text.endswith("..") else text
