@@ -278,6 +278,15 @@ async def test_a_program_that_nests_too_deeply_is_the_policys_fault() -> None:
         assert caught.value.failure.reason is Reason.SYNTAX
 
 
+async def test_what_the_checker_would_take_seconds_for_never_reaches_it() -> None:
+    ands = " and ".join(["problem"] * 101)
+    for text, reason in (("[" * 90 + "]" * 90, "lists within lists"), (ands, "operands of `and`")):
+        async with executor() as made:
+            with pytest.raises(FailureError, match=reason) as caught:
+                await made.validate(program(f"return {text}"))
+            assert caught.value.failure.reason is Reason.SYNTAX
+
+
 async def test_a_program_that_takes_the_checker_too_long_is_refused_and_ends_nothing() -> None:
     nested = program("x = 1\n" + "if problem: x = [x]\n" * 200 + "return 'x'")
     async with executor() as made:

@@ -48,14 +48,17 @@ _MOST_MARKS = 300
 _MARKS = re.compile(rf"(?:[^\w\s\x00-\x7f]|[\uff9e\uff9f]){{{_MOST_MARKS}}}")
 MAX_DEPTH = 200
 """Levels of a syntax tree; the interpreter refuses deeper programs as well."""
+MAX_LISTS, MAX_OPERANDS = 40, 100
+"""Lists within lists, and operands of one chain of `and` or `or`: the type checker takes seconds
+for more, and others wait for it."""
 _WARNINGS = Lock()  # catch_warnings changes the process; long programs are parsed in threads
 
 
 @lru_cache(maxsize=8)
 def parse(text: str) -> ast.Module:
     """The syntax tree of a program, not to be changed. Raises SyntaxError, and nothing else, for
-    what Python itself would refuse to compile, and for what nests more than MAX_DEPTH levels, so
-    that passes over the tree may recurse. The code is not run."""
+    what Python itself would refuse to compile, for what nests more than MAX_DEPTH levels, so that
+    passes over the tree may recurse, and beyond MAX_LISTS and MAX_OPERANDS. The code is not run."""
     if _MARKS.search(text):
         raise SyntaxError(f"cannot be parsed: {_MOST_MARKS} marks or signs in a row")
     try:
@@ -67,9 +70,17 @@ def parse(text: str) -> ast.Module:
         raise
     except (ValueError, RecursionError, MemoryError, OverflowError) as error:
         raise SyntaxError(f"cannot be parsed: {error or 'it nests too deeply'}") from None
-    level: list[ast.AST] = [tree]
+    level: list[tuple[ast.AST, int]] = [(tree, 0)]
     for _ in range(MAX_DEPTH):
-        level = [child for node in level for child in ast.iter_child_nodes(node)]
+        level = [
+            (child, lists + isinstance(child, ast.List))
+            for node, lists in level
+            for child in ast.iter_child_nodes(node)
+        ]
+        if any(lists > MAX_LISTS for _, lists in level):
+            raise SyntaxError(f"more than {MAX_LISTS} lists within lists")
+        if any(isinstance(n, ast.BoolOp) and len(n.values) > MAX_OPERANDS for n, _ in level):
+            raise SyntaxError(f"more than {MAX_OPERANDS} operands of `and` or `or`")
     if level:
         raise SyntaxError(f"it nests more than {MAX_DEPTH} levels; `elif` and `+` are one each")
     return tree
