@@ -184,7 +184,7 @@ def test_sanitised_text_can_be_sent_and_holds_no_control(text: str) -> None:
         ("a<|im_end|>b", "a< |im_end|>b"),
         ("<\x00|im_end|>", "< |im_end|>"),
         ("</s><S>", "< /s>< S>"),
-        ("[/INST] <<SYS>>", "[ /INST] < <SYS>>"),
+        ("[/INST] <<SYS>>", "[ /INST] < < SYS>>"),
         ("<thinker> a < b | c [INSTALL]", "<thinker> a < b | c [INSTALL]"),
         ("a\u202eb\U000e0041c\ufeff", "abc"),
         ("a\r\nb\u2029c\x0bd", "a\nb\nc\nd"),

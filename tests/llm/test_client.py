@@ -6,6 +6,7 @@ import gzip
 import json
 import socket
 import time
+from contextlib import ExitStack
 
 import pytest
 from hypothesis import given, strategies as st
@@ -62,9 +63,16 @@ async def refusal(*servers: StandIn, **options: object) -> str:
 
 
 def dead_url() -> str:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{unused.getsockname()[1]}/v1"
+    return dead_urls(1)[0]
+
+
+def dead_urls(count: int) -> list[str]:
+    """Different addresses at which no server is."""
+    with ExitStack() as unused:
+        sockets = [unused.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [f"http://127.0.0.1:{each.getsockname()[1]}/v1" for each in sockets]
 
 
 # What is sent and what comes back.
@@ -441,8 +449,7 @@ async def test_check_says_what_to_do(models: list[str] | bytes, expected: str):
 
 
 async def test_check_names_every_unreachable_server():
-    urls = (dead_url(), dead_url())
-    client = client_for(base_url=urls)
+    client = client_for(base_url=tuple(dead_urls(2)))
     lines = await client.check()
     await client.aclose()
     assert len(lines) == 2

@@ -97,8 +97,8 @@ def test_a_process_holds_its_part_of_the_layers_alone(
     assert whole == sum(4 * p.numel() for name, p in layers if "lora_" not in name)
     assert [process["part"] for process in held] == [whole // 2, whole // 2]
     others = 4 * sum(p.numel() for p in tiny_policy().model.parameters()) - whole
-    for process in held:  # what was gathered has gone
-        assert whole // 2 < process["alive"] - others < whole
+    for process in held:  # what was gathered has gone, but for at most the last of two layers
+        assert whole // 2 < process["alive"] - others < 5 * whole // 4
 
 
 @pytest.mark.slow

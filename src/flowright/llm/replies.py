@@ -151,8 +151,8 @@ def extract_code(text: str, entry_point: str | None = None) -> str:
     one: the last that does something, or that reads its input if one does.
     """
     text = spoken_answer(text)
-    found = [(language, dedent(body)) for language, body in code_blocks(text)]
-    found = [(language, body) for language, body in found if language in _PYTHON]
+    found = [(language, body) for language, body in code_blocks(text) if language in _PYTHON]
+    found = [(language, dedent(b) if _INDENTED.match(b) else b) for language, b in found]
     if not found:
         return text.strip("\n").rstrip()
     blocks = [body for _, body in found]
@@ -161,6 +161,9 @@ def extract_code(text: str, entry_point: str | None = None) -> str:
     return code.strip("\n").rstrip()
 
 
+_INDENTED = re.compile(
+    r"\s*\n[ \t]|[ \t]"
+)  # dedent also empties lines of spaces: only where needed
 _READS = re.compile(r"\binput\b|\bstdin\b|\bopen\(0|\bfileinput\b|\bos\.read\b")
 _STARTS = re.compile(r"__main__|^\w+\(\)[ \t]*$", re.MULTILINE)
 _ACTS = re.compile(r"\b(?:print|write|import|def|class)\b|^\w+\(\)[ \t]*$", re.MULTILINE)
