@@ -56,15 +56,20 @@ def parse_json(text: str) -> Any:
         value = json.loads(text, parse_float=_finite, parse_constant=lambda _: None)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    if text.count("[") + text.count("{") > DEEPEST:
-        level = [value] if isinstance(value, dict | list) else []
-        for _ in range(DEEPEST):
-            lists = (each.values() if isinstance(each, dict) else each for each in level)
-            level = [inner for each in lists for inner in each if isinstance(inner, dict | list)]
-            if not level:
-                return value
+    if text.count("[") + text.count("{") > DEEPEST and is_deeper(value, DEEPEST):
         raise ValueError("nested too deeply")
     return value
+
+
+def is_deeper(value: object, levels: int) -> bool:
+    """Return whether a JSON value has more than so many levels of lists and objects."""
+    level: list[Any] = [value] if isinstance(value, dict | list) else []
+    for _ in range(levels):
+        lists = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [inner for each in lists for inner in each if isinstance(inner, dict | list)]
+        if not level:
+            return False
+    return True
 
 
 def _finite(digits: str) -> float | None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from flowright.core.errors import DataError, UserError
-from flowright.core.files import disk_errors, replacing
+from flowright.core.files import disk_errors, is_deeper, replacing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -277,13 +277,7 @@ def parse_row(text: bytes) -> Row | str:
 def _as_row(value: object) -> Row | str:
     if not isinstance(value, dict):
         return f"a row is a JSON object, not {type(value).__name__}"
-    level: list[Any] = [value]
-    for _ in range(_DEEPEST):
-        inside = (one.values() if isinstance(one, dict) else one for one in level)
-        level = [one for values in inside for one in values if isinstance(one, dict | list)]
-        if not level:
-            return value
-    return _TOO_LARGE
+    return _TOO_LARGE if is_deeper(value, _DEEPEST) else value
 
 
 def _open(path: Path) -> IO[bytes]:

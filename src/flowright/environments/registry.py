@@ -131,21 +131,18 @@ def load_config(path: Path | str, overrides: Sequence[str] = ()) -> Config:
     with one line per mistake.
     """
     values = read_values(Path(path), overrides)
-    if values.path is not None and values.path.name == "config.json":
-        _check_received(values.path, values)
-    return _validated(values).read_from(shlex.join([str(values.path), *overrides]))
-
-
-def _check_received(path: Path, values: Values) -> None:
-    """Guard against a configuration that a run brings: nothing that it names is imported, and no
-    file of models that it names gets keys of this environment."""
-    file = (values.data.get("llm") or {}).get("file", str(LlmSection().file))
-    named = file == str(LlmSection().file) or bool({"llm", "llm.file"} & values.overridden)
-    if distrust(path) and not named:
+    # A run's own configuration may be another person's: nothing that it names is imported, and no
+    # file of models that it names gets keys of this environment.
+    source = values.path
+    guarded = source is not None and source.name == "config.json" and distrust(source)
+    config = _validated(values)
+    own_file = config.llm.file == LlmSection().file or {"llm", "llm.file"} & values.overridden
+    if guarded and not own_file:
         raise ConfigError(
-            f"{path}: llm.file: {file}: its servers would be sent keys of this environment; name "
-            "it yourself (llm.file=...), or --trust"
+            f"{source}: llm.file: {config.llm.file}: its servers would be sent keys of this "
+            "environment; name it yourself (llm.file=...), or --trust"
         )
+    return config.read_from(shlex.join([str(source), *overrides]))
 
 
 def make_config(values: Mapping[str, Any] | None = None, **keys: Any) -> Config:

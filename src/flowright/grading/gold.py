@@ -56,14 +56,19 @@ async def gold_check(task: Problem, answer: str, sandbox: Sandbox) -> Gold:
 
 async def _check_code(task: Problem, answer: str, sandbox: Sandbox) -> Gold:
     code = await off_loop(lambda: extract_code(answer, task.entry_point), answer)
-    solution = complete_solution(task, code)
     try:
-        report = await sandbox.check(
-            solution, task.test_setup, task.tests, task.entry_point, reference=task.reference
-        )
+        report = await run_tests(task, code, sandbox)
     except FailureError as error:
         return Gold(None, "tests", str(error))
     return Gold(report.passed, "tests", _detail(report), _outcome(report))
+
+
+async def run_tests(task: Problem, code: str, sandbox: Sandbox) -> TestReport:
+    """Run a code task's tests on a program. Raises FailureError if the sandbox is lost."""
+    solution = complete_solution(task, code)
+    return await sandbox.check(
+        solution, task.test_setup, task.tests, task.entry_point, reference=task.reference
+    )
 
 
 def _outcome(report: TestReport) -> str:

@@ -11,7 +11,8 @@ from pathlib import Path
 import flowright
 from flowright.core.errors import FailureError
 from flowright.core.files import write_text
-from flowright.data.task import Problem, complete_solution
+from flowright.data.task import Problem
+from flowright.grading.gold import run_tests
 from flowright.sandbox import Sandbox, TestReport
 
 CHECKED = "checked_references.txt"
@@ -101,27 +102,20 @@ async def check_references(
 async def _check(
     task: Problem, sandbox: Sandbox, report: ReferenceReport, has_examples: bool
 ) -> None:
-    found = await _run(task, task.reference, sandbox)
+    found = await run_tests(task, task.reference, sandbox)
     if not found.passed and has_examples:
         shown = dict(zip(task.public_tests, found.results, strict=False))
         wrong = tuple(test for test, result in shown.items() if not result.passed)
         right = tuple(test for test in task.public_tests if test not in wrong)
-        found = await _run(replace(task, public_tests=right), task.reference, sandbox)
+        found = await run_tests(replace(task, public_tests=right), task.reference, sandbox)
         if found.passed:
             report.examples[task.id] = right
     if not found.passed:
         report.failed[task.id] = f"the reference fails its own tests: {_first_failure(found)}"
         return
     nothing = "" if task.entry_point is None else f"def {task.entry_point}(*a, **k):\n    pass\n"
-    if (await _run(task, nothing, sandbox)).passed:
+    if (await run_tests(task, nothing, sandbox)).passed:
         report.failed[task.id] = "the tests pass for a program that does nothing"
-
-
-async def _run(task: Problem, code: str, sandbox: Sandbox) -> TestReport:
-    solution = complete_solution(task, code)
-    return await sandbox.check(
-        solution, task.test_setup, task.tests, task.entry_point, reference=task.reference
-    )
 
 
 def _first_failure(report: TestReport) -> str:

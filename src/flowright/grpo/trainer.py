@@ -16,7 +16,7 @@ from typing import Literal
 
 from flowright.config.judge import AlarmSection, JudgeSection
 from flowright.config.root import Config
-from flowright.core.command_line import leave_terminal, stop_signals
+from flowright.core.command_line import AT_ONCE_SECONDS, leave_terminal, stop_signals
 from flowright.core.errors import PeerLost, RunError, RunPaused
 from flowright.environments.rollout import Rollout
 from flowright.grpo.batch import unscored_share
@@ -266,11 +266,6 @@ class GapAlarm:
     def resume(self, course: Sequence[tuple[int, float]]) -> None:
         """Go on with the drift by step that a run has recorded."""
         self._course = [*course]
-
-
-AT_ONCE_SECONDS = 1.0
-"""Signals within this time are one request: supervisors such as torchrun send SIGTERM to the
-process and to its group."""
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowright.core.errors import DataError, UserError
-from flowright.core.files import check_writable, disk_errors
+from flowright.core.files import check_writable, disk_errors, replacing
 from flowright.core.tables import parquet_batches, raise_problems, read_rows
 from flowright.data.row_files import UnusableRow, turns_of
 from flowright.evaluation.responses.response_models import (
@@ -265,11 +265,7 @@ def _write_responses(
     from pyarrow import parquet
 
     column = pa.array([list(row) for row in responses], pa.list_(pa.string()))
-    part = path.with_name(f"{path.name}.part")
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
+        with replacing(path) as part:
             parquet.write_table(table.append_column(key, column), part)
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)

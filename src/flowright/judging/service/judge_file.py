@@ -15,6 +15,7 @@ from typing import Any
 
 from flowright.core.batch_calls import Outcome, ServerDown, call_all
 from flowright.core.errors import DataError, RunPaused, UserError
+from flowright.core.files import replacing
 from flowright.core.journal import Journal
 from flowright.core.plugins import suggest
 from flowright.core.tables import LINES, parquet_batches, read_rows, write_rows
@@ -217,11 +218,9 @@ def _extend(
     further = [pa.field(n, types.get(n.removeprefix("judge_"), pa.string())) for n in added]
     before = pq.read_schema(source)
     schema = pa.schema([*before, *further], metadata=before.metadata)
-    part = out.with_name(out.name + ".part")
     keys = (key for key, _ in keyed_rows(source))
-    with pq.ParquetWriter(part, schema) as writer:
+    with replacing(out) as part, pq.ParquetWriter(part, schema) as writer:
         for batch in parquet_batches(source):
             rows = [columns_of(next(keys)) for _ in range(batch.num_rows)]
             columns = [pa.array([row[f.name] for row in rows], f.type) for f in further]
             writer.write_batch(pa.record_batch([*batch.columns, *columns], schema=schema))
-    part.replace(out)
