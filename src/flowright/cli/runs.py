@@ -186,12 +186,12 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_environment_option(parser: argparse.ArgumentParser) -> None:
-    """The environment that a reader of runs may import: a run's own word is not enough."""
+    """Add ``--environment``: the only environment of a run that a reader imports."""
     parser.add_argument(
         "--environment",
         metavar="MODULE:CLASS",
         type=named_environment,
-        help="show runs of this environment, of your own, as it does",
+        help="environment of your own to import, for the display of its runs",
     )
 
 

@@ -98,7 +98,7 @@ def load(path: str, kind: str) -> Any:
 
 @dataclass(slots=True)
 class _Received:
-    """The configuration that came with a run, and whether the user trusts it."""
+    """Configuration of a run, and whether imports that it requests are refused."""
 
     source: str = ""
     is_guarded: bool = False
@@ -109,8 +109,8 @@ _received = _Received()
 
 @contextmanager
 def guarded_imports(trusted: bool) -> Iterator[None]:
-    """Within this context nothing is imported that a run's own configuration names
-    (:func:`distrust`), unless it is ``trusted``."""
+    """Refuse imports that a run's own configuration requests (:func:`mark_untrusted`), unless it
+    is ``trusted``."""
     before = _received.source, _received.is_guarded
     _received.source, _received.is_guarded = "", not trusted
     try:
@@ -119,9 +119,9 @@ def guarded_imports(trusted: bool) -> Iterator[None]:
         _received.source, _received.is_guarded = before
 
 
-def distrust(source: Path) -> bool:
-    """Take further choices as named by ``source``, the configuration in a run directory, which may
-    be someone else's. Returns whether they are guarded against."""
+def mark_untrusted(source: Path) -> bool:
+    """Treat later imports as requested by ``source``, the configuration in a run directory.
+    Return whether they are refused."""
     _received.source = str(source)
     return _received.is_guarded
 

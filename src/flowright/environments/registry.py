@@ -16,7 +16,7 @@ from flowright.config.llm import LlmSection
 from flowright.config.loading import Values, read_values
 from flowright.config.root import Config, EnvironmentSection
 from flowright.core.errors import ConfigError
-from flowright.core.plugins import Table, distrust, load
+from flowright.core.plugins import Table, load, mark_untrusted
 
 _ROOM = "flowright.environments"
 
@@ -134,7 +134,7 @@ def load_config(path: Path | str, overrides: Sequence[str] = ()) -> Config:
     # A run's own configuration may be another person's: nothing that it names is imported, and no
     # file of models that it names gets keys of this environment.
     source = values.path
-    guarded = source is not None and source.name == "config.json" and distrust(source)
+    guarded = source is not None and source.name == "config.json" and mark_untrusted(source)
     config = _validated(values)
     own_file = config.llm.file == LlmSection().file or {"llm", "llm.file"} & values.overridden
     if guarded and not own_file:
