@@ -85,6 +85,7 @@ _SENTENCES = {
     "addresses and keys of models are in the file that llm.file names": (
         "api_key base_url openai_api_key openai_base_url"
     ),
+    "of a judge service, which is no run: flowright judge serve --config FILE": "server trained",
     "a section of another trainer's; those of this one are in docs/configuration.md": (
         "trainer actor_rollout_ref training_args"
     ),
