@@ -17,11 +17,12 @@ from flowright.core.report import (
     ReportTable,
     Tile,
     calibration_section,
+    estimate_cell,
 )
 from flowright.core.tables import read_object
 from flowright.core.untrusted import one_line
 from flowright.data.contamination import TRAINED_ON
-from flowright.judging.measuring.exam_report import SIMULATED, estimate_cell
+from flowright.judging.measuring.exam_report import SIMULATED
 
 MEASURE_NAMES = {
     "two_games": "right by two games",
@@ -175,8 +176,8 @@ def _counts(record: Record, overlap: list[str]) -> ReportSection:
     facts = [(name, f"{counts[key]:,}") for key, name in named if key in counts]
     if calibrated := record.get("calibration"):
         for key, name in (("before", "as trained"), ("after", "calibrated")):
-            error = format_value(calibrated[key]["error"]["value"], percent)
-            facts.append((f"calibration error, {name}", error))
+            error = estimate_cell(calibrated[key]["error"], percent)
+            facts.append((f"calibration error, {name}", error.text))
     notes = [Note(overlap[0], soft=True)] if len(overlap) == 1 else []
     return ReportSection("counts", "Counts", [*notes, FactList(facts)])
 
