@@ -103,7 +103,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=400)
     options = parser.parse_args()
     print("judge        verdicts   true  plain  debiased  covered  width  by percentiles")
-    for name, (judge, settings) in JUDGES.items():
+    for name, (_, settings) in JUDGES.items():
         for setting in settings:
             for count in (100, 300, 1000):
                 c = coverage(name, setting, count, options.trials, 1000)

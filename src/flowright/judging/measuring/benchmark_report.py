@@ -62,6 +62,8 @@ def benchmark_report(record: Record) -> Report:
     data = "" if about["data"] in benchmark["title"].casefold() else f" ({about['data']})"
     overlap = [one_line(line, 200) for line in overlap_lines(about)]
     warnings: list[tuple[str, str]] = [SIMULATED] if about.get("simulated") else []
+    if partial := _partial(record):
+        warnings.append(("PARTIAL:", partial))
     if len(overlap) > 1:
         warnings.append((overlap[0], " ".join(overlap[1:])))
     calibration = calibration_section(record.get("calibration") or {})
@@ -84,6 +86,12 @@ def benchmark_report(record: Record) -> Report:
             if figure["group"] == "all" and isinstance(row[1], ReportCell)
         ][:_TILES],
     )
+
+
+def _partial(record: Record) -> str:
+    """Say in which way the rows are not the whole benchmark; empty if they are."""
+    lines = [one_line(line, 100) for line in record.get("partial") or ()]
+    return f"{'; '.join(lines)}. The figures are not those of the whole data." if lines else ""
 
 
 def _figures(record: Record) -> ReportSection:
