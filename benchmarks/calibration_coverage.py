@@ -99,7 +99,7 @@ def _plain(sums: Array) -> Array:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--trials", type=int, default=400)
     options = parser.parse_args()
     print("judge        verdicts   true  plain  debiased  covered  width  by percentiles")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from flowright.core.errors import DataError
+from flowright.core.report import ReportTable, calibration_section
 from flowright.data.preferences import Preferred
 from flowright.judging.trained.calibration import (
     COLDEST,
@@ -86,6 +87,19 @@ def test_the_measures_by_hand():
     assert (bin_["verdicts"], bin_["confidence"]) == (2, pytest.approx(0.75))
     even_scores = reliability_of(pairs((0.0, "first")), 1.0)
     assert (even_scores["accuracy"], even_scores["brier"]["value"]) == (0.5, 0.25)
+
+
+def test_a_calibration_of_a_former_version_is_shown():
+    record = dict(calibrate(overconfident(60, 2.0), "drawn").record)
+    for side in ("before", "after"):
+        measured = {k: v for k, v in record[side].items() if k not in ("error_plain", "brier")}
+        record[side] = measured | {"log_loss": measured["log_loss"]["value"]}
+    section = calibration_section(record)
+    assert section is not None and "debiased" not in section.lead
+    (table,) = [block for block in section.blocks if isinstance(block, ReportTable)]
+    assert [row[0] for row in table.rows] == [
+        *("expected calibration error", "log loss a pair", "ranked as preferred"),
+    ]
 
 
 def test_no_conversation_is_on_both_sides_and_the_order_of_pairs_says_nothing():

@@ -59,11 +59,12 @@ FILES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class PromptSet:
-    """A benchmark and its prompts."""
+    """A benchmark and its prompts, of ``total`` in its file."""
 
     benchmark: str
     data: Path
     prompts: tuple[InstructedPrompt, ...]
+    total: int
 
 
 def open_prompts(
@@ -86,7 +87,8 @@ def open_prompts(
         if data is None and not path.exists():
             fetch = f"python scripts/download_all_datasets.py {name}"
             raise DataError(f"{path}: no such file; {fetch} fetches it, or give --data FILE")
-        opened.append(PromptSet(name, path, read_prompts(path)[:limit]))
+        prompts = read_prompts(path)
+        opened.append(PromptSet(name, path, prompts[:limit], len(prompts)))
     return opened
 
 
@@ -117,7 +119,7 @@ def score_instructions(
         thinking = thinking_in(answer for _, answer in joined.answered)
         comparison = None if theirs is None else compare(scored, theirs)
         benchmarks[one.benchmark] = record_of(
-            {"data": str(one.data), "unscored": unscored, "thinking": thinking},
+            {"data": str(one.data), "of": one.total, "unscored": unscored, "thinking": thinking},
             joined,
             scored,
             comparison,

@@ -139,6 +139,8 @@ def instructions_report(record: Record) -> Report:
 
 def _answered(record: Record) -> str:
     line = f"{record['answered']} of {record['prompts']} prompts answered"
+    if record["prompts"] < (total := record.get("of", 0)):
+        line += f"; the first {record['prompts']} of {total} prompts alone (--limit)"
     if record["missing"]:
         missing = record["missing"]
         line += f"; {len(missing)} missing, in no figure: {_named(missing)}"
