@@ -5,7 +5,7 @@
 Judges with a known calibration are drawn: verdicts with a confidence c from 0.5 to 1, right with
 probability p(c). The true error is that of the ten bins, from two million verdicts. Beside the
 interval of flowright.judging.measuring.exam_statistics is the percentile bootstrap of the plain
-error, which was reported before. A minute on one core.
+error, which was reported before. Two minutes on one core.
 """
 
 import argparse
@@ -40,10 +40,16 @@ def one_bin(count: int, gap: float, draw: np.random.Generator) -> tuple[Array, A
     return sure, np.where(is_sure, 0.97 - gap / 0.15, sure)
 
 
+def yes_or_no(count: int, errors: float, draw: np.random.Generator) -> tuple[Array, Array]:
+    """Return a judge that is sure of every verdict."""
+    return np.ones(count), np.full(count, 1 - errors)
+
+
 JUDGES: Mapping[str, tuple[Judge, tuple[float, ...]]] = {
     "constant": (constant, (0.0, 0.03, 0.06, 0.13)),
     "temperature": (temperature, (1.0, 0.75, 0.5, 0.36)),
     "one_bin": (one_bin, (0.05, 0.13)),
+    "yes_or_no": (yes_or_no, (0.05, 0.13)),
 }
 
 

@@ -81,9 +81,10 @@ def calibration_error(
     With e the noise of d (resamples minus observed), the plain figure exceeds the truth by the sum
     of |e| over bins with d = 0 and of e in the direction of d over the others, and never by less
     than the latter over all bins. The interval takes the 97.5th percentile of the former, where d
-    counts as 0 within sqrt(log n) standard errors, and the 2.5th of the latter. (Fang and Santos
-    2019, "Inference on directionally differentiable functions", Review of Economic Studies 86; the
-    percentile bootstrap is invalid here.) Its lower end is 0 where perfect calibration is possible.
+    counts as 0 within sqrt(log n) standard errors, and of the latter the 2.5th or 97.5th, whichever
+    is further from 0, since shares near 1 are skewed. (Fang and Santos 2019, "Inference on
+    directionally differentiable functions", Review of Economic Studies 86; the percentile bootstrap
+    is invalid here.) Its lower end is 0 where perfect calibration is possible.
     """
     if not rows:
         return Estimate(None), Estimate(None)
@@ -107,7 +108,8 @@ def calibration_error(
     known = np.abs(gaps) > np.sqrt(np.log(len(sums))) * noise.std(axis=0)
     excess = np.where(known, along, np.abs(noise)).sum(axis=1)
     low = max(0.0, plain - float(np.quantile(excess, 1 - TAIL)))
-    high = min(1.0, plain - float(np.quantile(along.sum(axis=1), TAIL)))
+    ends = np.quantile(along.sum(axis=1), (TAIL, 1 - TAIL))
+    high = min(1.0, plain + float(np.abs(ends).max()))
     debiased = 2 * plain - float(np.abs(gaps + noise).sum(axis=1).mean())
     return Estimate(min(max(debiased, low), high), low, high), Estimate(plain)
 
