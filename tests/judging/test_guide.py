@@ -96,6 +96,39 @@ def test_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert RewardSystem(raw).config.api_key == RewardSystem({}).config.api_key == "sesame"
 
 
+def test_the_guides_import_and_its_callers_names() -> None:
+    from reward.judge_reward_adapter import JudgeRewardSystem as Imported
+
+    assert Imported is RewardSystem
+    with (
+        StandIn().on_a_thread() as url,
+        RewardSystem({"judge_url": url}, use_cache=False) as system,
+    ):
+        assert system.config.use_cache is False and system.config.judge_url == url
+        system.start()
+        asked: dict[str, Any] = {"prompt": "Q", "answer": "42", "answer_type": "NUMBER"}
+        messages = [{"role": "assistant", "content": "It is 42."}]
+        for completions in ("It is 42.", ["It is 42."], messages):
+            result = system.reward(**asked, completions=completions)
+            assert result["reward"] == result["acc_reward"] == 1.0, completions
+        result = system.reward(**asked, completions=["42", "41"])
+        assert result["status"] == "invalid" and "reward_batch" in result["explanation"]
+        result = system.reward("Q", "42", "42", use_judge=True)  # pyright: ignore[reportCallIssue]
+        assert "the judge is always asked" in result["explanation"]
+    for name, said in (("cache_ttl", "do not expire"), ("use_judge", "always asked")):
+        with pytest.raises(ConfigError, match=f"{name}: unknown key; .*{said}"):
+            RewardSystem({"judge_url": "http://localhost:8888"}, **{name: 1})
+
+
+def test_the_rules_decide_the_guides_own_example() -> None:
+    gone = {"judge_url": "http://127.0.0.1:9", "max_retries": 0, "reconnect_seconds": 0}
+    with RewardSystem(gone) as system:
+        right = system.reward("What is 2+2?", "The answer is **boxed{4}**", "4", "NUMBER")
+        wrong = system.reward("Which?", "(C) helium", "B", "MULTIPLE_CHOICE")
+    assert (right["reward"], wrong["reward"]) == (1.0, 0.0)
+    assert right["source"] == wrong["source"] == "rule_fallback"
+
+
 def test_metrics_can_be_printed_before_the_first_reward() -> None:
     gone = {"judge_url": "http://127.0.0.1:9", "max_retries": 0, "reconnect_seconds": 0}
     with RewardSystem(gone) as reward_system:
