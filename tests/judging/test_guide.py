@@ -115,6 +115,9 @@ def test_the_guides_import_and_its_callers_names() -> None:
         assert result["status"] == "invalid" and "reward_batch" in result["explanation"]
         result = system.reward("Q", "42", "42", use_judge=True)  # pyright: ignore[reportCallIssue]
         assert "the judge is always asked" in result["explanation"]
+        system.stop()
+        with pytest.raises(RuntimeError, match="was closed"):
+            system.reward("Q", "42", "42")
     for name, said in (("cache_ttl", "do not expire"), ("use_judge", "always asked")):
         with pytest.raises(ConfigError, match=f"{name}: unknown key; .*{said}"):
             RewardSystem({"judge_url": "http://localhost:8888"}, **{name: 1})

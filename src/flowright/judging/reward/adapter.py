@@ -212,6 +212,8 @@ class JudgeRewardSystem:
         if self._ending is not None:
             self._ending()
 
+    stop = close
+
     def __enter__(self) -> Self:
         return self
 
