@@ -143,10 +143,8 @@ def main() -> None:
     busy = time.process_time()
     found = by_adapter(service, **single)(asked)
     each, cpu = (1e3 * s / len(asked) for s in (found["seconds"], time.process_time() - busy))
-    print(
-        f"adapter and service, {IN_FLIGHT} in flight, no latency, no batches: {each:.2f} ms each,"
-    )
-    print(f"{cpu:.2f} ms of them computing")
+    print(f"adapter and service, {IN_FLIGHT} in flight, no latency, no batches: {each:.2f} ms each")
+    print(f"of which both compute {cpu:.2f} ms")
 
 
 if __name__ == "__main__":
