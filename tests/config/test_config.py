@@ -21,6 +21,7 @@ OFFLOAD = (
 )
 CHUNKS = "sequences are computed in chunks of grpo.micro_batch_tokens, not split among GPUs"
 CONVERSATIONS = "conversations are read whole, from the column messages, or chosen and rejected"
+RAY = "a Ray cluster is joined by --ray and ray.address, in scripts RAY_ADDRESS"
 MODELS = "addresses and keys of models are in the file that llm.file names"
 
 
@@ -133,7 +134,7 @@ def test_a_mistake_is_told_in_one_line(write, text: str | bytes, told: str) -> N
         ("micro_batch_size_per_gpu", "did you mean grpo.micro_batch_tokens?"),
         ("enable_gradient_checkpointing", "did you mean policy.gradient_checkpointing?"),
         ("STRATEGY", "did you mean policy.sharded?"),
-        ("RAY_PORT", "did you mean ray.address?"),
+        ("RAY_PORT", RAY),
         ("truncation", "did you mean judging.overlong or instructions.overlong?"),
         ("total_epochs", "did you mean grpo.steps or judging.epochs or instructions.epochs?"),
         ("cpu_offload", OFFLOAD),

@@ -46,7 +46,6 @@ _KEYS = {
     "val_dataset": "val_file val_files eval_dataset test_dataset val_data",
     "physical_gpus": "num_gpus n_gpus gpus gpu gpu_ids n_gpus_per_node cuda_visible_devices",
     "ray.workers": "num_workers nnodes num_processes",
-    "ray.address": "ray_address ray_port ray_init",
     "run.loggers": "use_wandb wandb report_to logger use_mlflow use_trackio",
     "run.project": "wandb_project project_name mlflow_experiment_name",
     "run.checkpoint_every": "save_steps save_freq save_every checkpoint_freq",
@@ -98,6 +97,9 @@ _SENTENCES = {
     "sequences are computed in chunks of grpo.micro_batch_tokens, not split among GPUs": (
         "sp_size ulysses_sequence_parallel_size sequence_parallel_size context_parallel_size"
     ),
+    "a Ray cluster is joined by --ray and ray.address, in scripts RAY_ADDRESS": (
+        "ray_address ray_port ray_init"
+    ),
     "a vLLM server's, see bash launch_vllm_safe.sh --help": (
         "tp_size tensor_model_parallel_size tensor_parallel_size gpu_memory_utilization"
     ),
@@ -138,6 +140,12 @@ def meant(location: Sequence[str], keys: Collection[str]) -> str:
         return _did_you_mean([prefix + close[0]])
     namesakes = sorted((key for key in keys if key.split(".")[-1] == name), key=_depth)
     return _did_you_mean(found or namesakes[:3] or _alike(name, keys))
+
+
+def meaning(variable: str) -> str:
+    """Return the end of the message on an environment variable named as another trainer's key."""
+    known = ELSEWHERE.get(_plain(variable), ())
+    return f"; {known}" if isinstance(known, str) else _did_you_mean(known)
 
 
 def meant_within(
