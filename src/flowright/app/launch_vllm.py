@@ -478,7 +478,7 @@ def main(root: Path, arguments: Sequence[str]) -> int:
 
 
 def read_settings(role: str, variables: Mapping[str, str], models: Path) -> dict[str, str]:
-    """The values of a role's variables, by name without the prefix; MODEL_FROM says where MODEL,
+    """The values of a role's variables, by name without the prefix; MODEL_FROM is where MODEL,
     which the file of ``models`` may have, is set. Raises UserError."""
     index, prefix = int(role == "policy"), f"{role.upper()}_"
     visible = variables.get("CUDA_VISIBLE_DEVICES")
