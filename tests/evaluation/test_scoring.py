@@ -201,6 +201,11 @@ def test_the_embedded_judge_says_that_it_is_simulated(
     assert main([*asked, "--json", str(out)]) == 0
     assert "SIMULATED" in capsys.readouterr().out
     assert json.loads(out.read_text())["simulated"]
+    function = "custom_reward_function"
+    theirs = [f"{function}.path=health_bench/scaleai_batch_reward_fn.py"]
+    theirs += [f"{function}.name=compute_score", "--judge", "simulated", "--json", str(out)]
+    assert main([f"data.path={data}", *theirs]) == 0, "as of verl's main_eval"
+    assert json.loads(out.read_text())["reward"] == "rubric"
 
 
 @pytest.mark.parametrize(
@@ -211,6 +216,7 @@ def test_the_embedded_judge_says_that_it_is_simulated(
         (["--reward", "rubric", "data.prompt_key=x"], "data.path=FILE"),
         (["--reward", "constraints", "data.path=x", "--judge", "b"], "leave it out"),
         (["--reward", "rubric", "custom_reward_function.path=x.py"], "--reward, rubric"),
+        (["data.path=x.jsonl"], "--reward: one of rubric, verif, constraints"),
         (
             ["--reward", "rubric", "--calls", "brackets", "--judge", "b", "data.path=x"],
             "is for --reward verif",

@@ -106,8 +106,16 @@ _SENTENCES = {
     "conversations are read whole, from the column messages, or chosen and rejected": (
         "multiturn messages_key prompt_key"
     ),
+    "a judge service is judge.service here: {judge_url: ..., api_key: ...}": "reward.type",
+    "its keys are judge.service's, but for fallback_to_rule (judge.mode: judge_with_rule_fallback),"
+    " cache_size (judge.cache_size) and circuit_breaker_* (judge.breaker_*)": "reward.config",
+    "cached verdicts do not expire; cache_size bounds them, use_cache: false keeps none": (
+        "cache_ttl"
+    ),
+    "the judge is always asked; judge.mode: rules, of a run or a service, asks none": "use_judge",
+    "the judge's score in [0, 1] is result['reward'], and result['acc_reward']": "acc_reward",
 }
-"""Names that a sentence explains."""
+"""Names, or dotted keys, that a sentence explains."""
 
 _SECTIONS = {
     "the optimizer is AdamW, its keys are grpo's": "optim optimizer",
@@ -130,7 +138,7 @@ def meant(location: Sequence[str], keys: Collection[str]) -> str:
     ``; did you mean grpo.steps?``, another sentence, or nothing."""
     prefix = "".join(f"{part}." for part in location[:-1])
     name = _plain(location[-1])
-    known = ELSEWHERE.get(name, ())
+    known = ELSEWHERE.get(prefix + name) or ELSEWHERE.get(name, ())
     if isinstance(known, str):
         return f"; {known}"
     found = [key for key in known if key in keys]

@@ -23,6 +23,7 @@ from flowright.criteria.constraints.checkers import (
 from flowright.criteria.constraints.language import NoTagger
 from flowright.criteria.rubrics.points import healthbench_score
 from flowright.data.row_files import UnusableRow, decoded, turns_of
+from flowright.data.sources.preference_registry import no_prompts
 from flowright.evaluation.responses.generate import (
     AnswerProgress,
     Generated,
@@ -84,8 +85,7 @@ def open_prompts(
     for name in dict.fromkeys(chosen):
         path = data or folder / FILES[name]
         if data is None and not path.exists():
-            fetch = f"python scripts/download_all_datasets.py {name}"
-            raise DataError(f"{path}: no such file; {fetch} fetches it, or give --data FILE")
+            raise DataError(f"{path}: {no_prompts(path)}, or give --data FILE")
         opened.append(PromptSet(name, path, read_prompts(path)[:limit]))
     return opened
 

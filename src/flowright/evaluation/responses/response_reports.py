@@ -114,6 +114,7 @@ def instructions_report(record: Record) -> Report:
                 Note(_answered(record)),
                 *_thinking(record),
                 _figures(record),
+                Note("in papers, in this order: Pr(S), Ins(S), Pr(L), Ins(L)"),
                 *_comparison(record),
                 *_published(name),
             ],

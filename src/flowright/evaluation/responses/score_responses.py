@@ -144,7 +144,10 @@ async def open_graders(settings: GraderSettings) -> AsyncIterator[OpenGraders]:
         yield OpenGraders(row_graders("constraints", None, None), _CHECKS, about)
         return
     if settings.judge is None:
-        raise UserError(f"--reward {settings.reward}: --judge NAME is required")
+        raise UserError(
+            f"--reward {settings.reward}: --judge NAME is required, a model of the LLM file, or "
+            "VLLM_BASE_URL and VLLM_MODEL, which name its servers"
+        )
     if settings.calls == "brackets" and settings.reward != "verif":
         raise UserError("--calls brackets: one verdict is for --reward verif")
     model = f'judge.model="{settings.judge}"'
