@@ -13,7 +13,7 @@ from statistics import fmean, pstdev
 
 from flowright.core.errors import RunError
 from flowright.core.files import disk_errors, write_text
-from flowright.core.formatting import Record, duration, object_of
+from flowright.core.formatting import Record, object_of
 from flowright.core.report import Block, Fold, ReportSection, ReportTable, Text, calibration_section
 from flowright.core.untrusted import one_line
 from flowright.environments.display import Display, blocks_of
@@ -255,24 +255,22 @@ def status_chip(snapshot: Snapshot) -> Html:
 def chips(snapshot: Snapshot) -> list[Child]:
     """Step, models and labels of a run."""
     state, display = snapshot.state, snapshot.display
-    step = [f"step {state.get('step')} of {state['steps']}"] if state.get("steps") else []
+    step = [f"step {snapshot.step} of {state['steps']}"] if state.get("steps") else []
     shown = [key for key in (*display.models, *display.labels) if state.get(key)]
     return [*step, *(f"{key}: {one_line(state[key], 160)}" for key in shown)]
 
 
 def _origin(snapshot: Snapshot) -> str:
     """Dates of the run, and the origin of its policy, if that was made on this machine."""
-    state, dates = snapshot.state, ""
-    started, updated = state.get("started"), state.get("updated")
-    if started and updated:
-        begun, until = (
-            datetime.datetime.fromtimestamp(t, datetime.UTC).strftime("%Y-%m-%d %H:%M")
-            for t in (started, updated)
-        )
-        apart = duration(updated - started)
-        dates = f"Started {begun} UTC, last news {until} UTC, {apart} apart."
+    state = snapshot.state
+    dates = [
+        f"{what} {datetime.datetime.fromtimestamp(when, datetime.UTC):%Y-%m-%d %H:%M} UTC"
+        for what, key in (("Started", "started"), ("resumed", "resumed"), ("last news", "updated"))
+        if (when := state.get(key))
+    ]
     origin = one_line(state.get("policy_origin") or "", 300)
-    return " ".join(filter(None, (dates, origin and f"Policy: {origin}.")))
+    line = ", ".join(dates)
+    return " ".join(filter(None, (line and f"{line}.", origin and f"Policy: {origin}.")))
 
 
 # --- attempts -------------------------------------------------------------------------------------
