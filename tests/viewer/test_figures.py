@@ -4,11 +4,13 @@ own."""
 import io
 import json
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from html_page import Document
-from monitoring_run import evaluation, make_run
+from monitoring_run import evaluation, make_rollout, make_run, record_of
 from rich.console import Console
 from starlette.testclient import TestClient
 
@@ -16,7 +18,7 @@ from flowright.app.time_plan import compare_with_plan
 from flowright.core.files import write_json
 from flowright.environments.registry import make_config
 from flowright.runs.directory import RunDirectory
-from flowright.runs.run_files import read_metrics
+from flowright.runs.run_files import read_metrics, write_rollouts
 from flowright.runs.totals import requests, seconds_by_phase
 from flowright.study.collect import read_steps
 from flowright.viewer.live import summary
@@ -25,7 +27,7 @@ from flowright.viewer.run_list import RunList
 from flowright.viewer.run_report import write_report
 from flowright.viewer.screen import Screen
 from flowright.viewer.server import create_app
-from flowright.viewer.snapshot import take_snapshot
+from flowright.viewer.snapshot import CUT, take_snapshot
 
 ASKED = {"servers/executor/calls": 100.0, "servers/judge/calls": 11.0}
 
@@ -38,7 +40,10 @@ def terminal(run: Path, width: int = 80) -> str:
 
 
 def page(run: Path, address: str) -> str:
-    with TestClient(create_app(RunList(run.parent)), "http://localhost") as client:
+    run_list = RunList(run.parent)
+    for each in run_list.runs():
+        each.update()
+    with TestClient(create_app(run_list), "http://localhost") as client:
         return Document(client.get(address).text).text
 
 
@@ -172,3 +177,27 @@ def test_a_run_on_fixed_data_shows_its_losses_and_accuracies(tmp_path: Path) -> 
         assert "0.600 → 0.400" in shown["runs"] and "Reward" not in shown["runs"]
         both = page(run, f"/compare?run={run.name}&run={run.name}")
         assert run.name in both
+
+
+def test_a_prompt_that_was_cut_says_so_and_shows_what_the_policy_saw(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", 2)
+    assert "CUT" not in page(run, "/run/run/attempt/2/0/0"), "records of older runs have no mark"
+    rollout = make_rollout(2, 0, True, True, note="x" * 5000)
+    records = [
+        record_of(replace(rollout, cut_prompt="A baker <begin> ... [cut] ... end?"), 2, 0, index)
+        for index in range(2)
+    ]
+    write_rollouts(run, 2, [records[0], records[1] | {"reward": {"value": 0.1, "parts": {}}}])
+    rows = [row | ({CUT: 0.5} if row["step"] == 2 else {}) for row in read_metrics(run)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    problem = quote(records[0]["task"]["id"])
+    for address in ("attempt/2/0/0", "group/2/0", f"problem?task={problem}"):
+        text = page(run, f"/run/run/{address}")
+        assert "A baker <begin> ... [cut] ... end?" in text, address
+        assert "CUT: what the policy saw" in text, address
+        assert f"Problem, 4,000 of {len(rollout.task.problem):,} characters" in text, address
+    shown = screens(run)
+    assert "cut        50.0 % !" in shown["terminal"]
+    for name in ("report", "run"):
+        assert "Prompts cut" in shown[name] and "25.0 %" in shown[name], name
+    assert "CUT for the policy" in shown["report"] and "A baker <begin>" in shown["report"]

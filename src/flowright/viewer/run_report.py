@@ -23,7 +23,7 @@ from flowright.viewer.before_after import evaluation_section
 from flowright.viewer.rendering.markup import Child, Html, el, folded, header, page, section, strip
 from flowright.viewer.rendering.record_blocks import REPORT, blocks_html
 from flowright.viewer.rendering.report import section_html, tiles_html
-from flowright.viewer.rollout_records import record_facts, reward_of
+from flowright.viewer.rollout_records import problem_blocks, record_facts, reward_of
 from flowright.viewer.snapshot import Snapshot, load_rollouts, take_snapshot
 
 CHIP = {"running": "note", "finished": "good", "paused": "warn", "interrupted": "warn"}
@@ -313,7 +313,7 @@ def _group(group: AttemptGroup, display: Display) -> Html:
         el("h4", _where(best), " ", el("span", group.task.get("id", ""), class_="soft")),
         el("div", f"mean reward {group.mean:.2f}, spread {group.spread:.2f}", class_="soft"),
         el("div", [_reward_chip(a) for a in group.attempts], class_="attempts"),
-        _problem(group.task),
+        _problem(best),
         el("div", pair, class_="pair"),
         class_="group",
     )
@@ -321,7 +321,7 @@ def _group(group: AttemptGroup, display: Display) -> Html:
 
 def _single(record: Record, display: Display) -> Html:
     shown = _attempt(_where(record), record, display)
-    return el("article", _problem(object_of(record, "task")), shown, class_="group")
+    return el("article", _problem(record), shown, class_="group")
 
 
 def _where(record: Record) -> str:
@@ -330,13 +330,14 @@ def _where(record: Record) -> str:
     return f"Step {record.get('step')}: {kind or 'problem'}"
 
 
-def _problem(task: Record) -> Html | None:
-    if not task.get("problem"):
+def _problem(record: Record) -> Html | None:
+    blocks: list[Block] = [*problem_blocks(record)]
+    if not blocks:
         return None
-    reference = task.get("reference")
-    blocks: list[Block] = [Text("Problem", str(task["problem"]))]
+    reference = object_of(record, "task").get("reference")
     blocks += [Text("Reference", str(reference))] if reference else []
     title = "Problem and reference" if reference else "Problem"
+    title += ", CUT for the policy" if record.get("cut_prompt") else ""
     return folded(title, blocks_html(blocks, REPORT))
 
 
