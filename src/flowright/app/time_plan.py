@@ -393,7 +393,7 @@ def _measured(
     grpo = config.grpo
     steps = [row for row in rows if "tokens/completion_mean" in row]
     groups = [grpo.prompts_per_step + row.get("reward/resampled_groups", 0.0) for row in steps]
-    found = {
+    found: dict[str, float] = {
         "policy_tokens_in": sum(
             n * row["tokens/prompt_mean"] for n, row in zip(groups, steps, strict=True)
         ),

@@ -211,7 +211,7 @@ def to_record(
     """A rollout as it is kept in ``rollouts/``: what the viewer and the report read. ``own`` are
     the environment's fields. Values are plain JSON; long texts were cut where they were made."""
     task, sample = rollout.task, rollout.sample
-    problem = {"problem": task.problem[:MOST_PROBLEM]}
+    problem: dict[str, Any] = {"problem": task.problem[:MOST_PROBLEM]}
     if len(task.problem) > MOST_PROBLEM:
         problem["problem_characters"] = len(task.problem)
     cut = {} if rollout.cut_prompt is None else {"cut_prompt": rollout.cut_prompt}

@@ -15,7 +15,7 @@ def seconds_by_phase(rows: Iterable[Record], evaluation: Record | None = None) -
     """Return the seconds of ``training``, ``evaluations`` and ``comparison``, those that the
     records have. Their sum is a run's time on every screen. ``rows`` are those of
     ``metrics.jsonl``, ``evaluation`` is ``evaluation.json``."""
-    found = dict.fromkeys(("training", "evaluations"), 0.0)
+    found: dict[str, float] = {"training": 0.0, "evaluations": 0.0}
     for row in rows:
         step, measuring = (known_number(row.get(f"time/{name}")) for name in ("step", "evaluate"))
         found["evaluations"] += measuring or 0.0

@@ -58,7 +58,8 @@ def runs_body(runs: Sequence[ViewedRun], links: Links, against: str = "") -> Htm
         heads.append(ReportColumn(f"Differs from {against}", is_text=True))
     rows = [_row_or_why(run, links, base) for run in runs]
     empty = {n for n in _OPTIONAL if all(_is_empty(row, n) for row in rows)}
-    heads, *rows = [[c for n, c in enumerate(row) if n not in empty] for row in (heads, *rows)]
+    heads = [head for n, head in enumerate(heads) if n not in empty]
+    rows = [[cell for n, cell in enumerate(row) if n not in empty] for row in rows]
     caption = f"{len(runs)} run{'' if len(runs) == 1 else 's'}"
     table = table_html(ReportTable(heads, rows, caption, anchor="rows"))
     if links.exported:

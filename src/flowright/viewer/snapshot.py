@@ -84,7 +84,7 @@ class Snapshot:
         return self.status == "running"
 
     @property
-    def step(self) -> int | None:
+    def step(self) -> float | None:
         """The step in progress; of a run that has ended, its last recorded one."""
         if not self.running and self.rows and is_number(self.state.get("step")):
             return max(0, self.rows[-1]["step"])
