@@ -121,6 +121,7 @@ def _evaluate_healthbench(options: argparse.Namespace, console: Any) -> None:
         JUDGE_FILE,
         [f"llm.file={options.llm_file}"],
         calls="each",  # as the benchmark's own program does
+        grades_empty=True,
     )
     data = options.data or options.folder / "rubrics/healthbench_val.parquet"
     out = options.json or Path("outputs/instructions/healthbench.json")
