@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from peft import PeftModel
-from transformers import AutoTokenizer
 from transformers.utils import logging
 
 from flowright.config.grpo import GrpoSection
@@ -70,11 +69,13 @@ from flowright.judging.trained.scalar_judge import ScalarJudge, ServedScalarJudg
 from flowright.llm.chat import Message, RequestRefused, Usage
 from flowright.llm.client import ChatClient
 from flowright.llm.context import WithControl
+from flowright.policy.chat_templates import CHAT_TEMPLATE
 from flowright.policy.export.model import export_of
 from flowright.policy.export.source import ExportSource, Kind, find_source
 from flowright.policy.head import prepare_scalar
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy, choose_device, policy_of
+from flowright.policy.model_folders import load_tokenizer
 from flowright.policy.model_thread import on_model_thread
 from flowright.policy.sampling import Sample, Sampling, template_ids
 from flowright.policy.tuning import CONFIG_FILE
@@ -158,9 +159,10 @@ def load_judge(found: JudgeFolder, device: str = "auto", base: str | None = None
         merged: Any = model.merge_and_unload()
         model = merged.to(dtype)
     folders = [one for one in export.about if any((one / name).is_file() for name in _TOKENIZER)]
+    template = source.folder / CHAT_TEMPLATE  # beside an adapter: of its training
     if not folders:
         raise ConfigError(f"{source.name}: no tokenizer beside it; export it, or copy its base's")
-    tokenizer = AutoTokenizer.from_pretrained(folders[0])
+    tokenizer = load_tokenizer(folders[0], template if template.is_file() else None)
     if scores:
         prepare_scalar(model, tokenizer, fresh=False)
     policy = policy_of(model.to(where), tokenizer, section, 0, source.name)

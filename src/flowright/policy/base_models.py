@@ -163,10 +163,11 @@ def _recipe(file: Path) -> dict[str, str]:
 def _convert(file: Path, folder: Path) -> None:
     import torch
     from tokenizers import pre_tokenizers
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
 
-    source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
-    tokenizer = AutoTokenizer.from_pretrained(**source)
+    from flowright.policy.model_folders import load_model, load_tokenizer
+
+    tokenizer = load_tokenizer(file.parent, gguf_file=file.name)
     # As published, a digit is a token: transformers reads a file's merges, not its pre-tokenizer.
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -174,7 +175,8 @@ def _convert(file: Path, folder: Path) -> None:
             pre_tokenizers.ByteLevel(add_prefix_space=False),
         ]
     )
-    read = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
+    how = {"gguf_file": file.name, "dtype": torch.float32}
+    read = load_model(AutoModelForCausalLM, file.parent, **how)
     # transformers does not save a model that it has read from a GGUF file, only an equal one.
     architecture: Any = read.config
     del architecture.quantization_config

@@ -20,10 +20,10 @@ from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 from peft import PeftModel
 from torch import Tensor
 from transformers import (
-    AutoConfig,
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
+    PreTrainedModel,
 )
 
 from flowright.config.policy import PolicySection
@@ -40,6 +40,7 @@ from flowright.policy.export.weights import (
     write_adapter,
 )
 from flowright.policy.lora import quantise, unpack
+from flowright.policy.model_folders import load_config, load_model
 from flowright.policy.tuning import CONFIG_FILE, disk_errors_of_safetensors
 
 HEAD, SCORE, SCORE_BIAS = "lm_head.weight", "score.weight", "score.bias"
@@ -68,10 +69,10 @@ class Export:
     def load_base(self, dtype: torch.dtype) -> Any:
         """Load the source without its adapter."""
         if isinstance(self.own, Path):
-            return class_of(self.kind).from_pretrained(self.own, dtype=dtype)
+            return load_model(class_of(self.kind), self.own, dtype=dtype)
         state = {name: read() for name, read in self.own.items()}
-        return class_of(self.kind).from_pretrained(
-            None, config=self.kind, state_dict=state, dtype=dtype
+        return load_model(
+            class_of(self.kind), None, config=self.kind, state_dict=state, dtype=dtype
         )
 
     def load(self, dtype: torch.dtype) -> Any:
@@ -235,8 +236,13 @@ def base_folder(name: str) -> Path:
 
 
 def class_of(kind: Any) -> Any:
-    """Return the class of transformers that a config names."""
-    return getattr(transformers, kind.architectures[0])
+    """Return the class of transformers that a config names. Raises RunError for anything else than
+    a model's."""
+    name = (kind.architectures or [""])[0]
+    found = getattr(transformers, name, None)
+    if not (isinstance(found, type) and issubclass(found, PreTrainedModel)):
+        raise RunError(f"config.json: architectures: {name!r} is no model of transformers")
+    return found
 
 
 def with_adapter(model: Any, folder: Path) -> Any:
@@ -256,7 +262,7 @@ def with_adapter(model: Any, folder: Path) -> Any:
 
 def _unpacked(folder: Path, dtype: torch.dtype) -> Weights:
     """Return a base that was packed into 4 bits, as it multiplied. Needs bitsandbytes."""
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+    model: Any = load_model(AutoModelForCausalLM, folder, dtype=dtype)
     quantise(model)
     model.to("cpu")
     unpack(model)
@@ -272,7 +278,7 @@ def _shapes(kind: Any) -> Mapping[str, tuple[int, ...]]:
     try:
         with torch.device("meta"):
             model = class_of(kind)(kind)
-    except (AttributeError, TypeError, IndexError):
+    except (RunError, TypeError):
         return {}
     rows = kind.get_text_config().vocab_size
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
@@ -288,7 +294,7 @@ def _config(folder: Path) -> dict[str, Any]:
 
 def _known(folder: Path) -> Any:
     try:
-        return AutoConfig.from_pretrained(folder)
+        return load_config(folder)
     except (OSError, ValueError) as error:
         first = str(error).strip().splitlines()[0]
         raise RunError(f"{folder}: transformers does not know this model ({first})") from error
