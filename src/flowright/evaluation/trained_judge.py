@@ -71,7 +71,7 @@ from flowright.llm.client import ChatClient
 from flowright.llm.context import WithControl
 from flowright.policy.chat_templates import CHAT_TEMPLATE
 from flowright.policy.export.model import export_of
-from flowright.policy.export.source import ExportSource, Kind, find_source
+from flowright.policy.export.source import ExportSource, Kind, export_id, find_source
 from flowright.policy.head import prepare_scalar
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy, choose_device, policy_of
@@ -273,16 +273,17 @@ async def open_trained_judge(named: JudgeName) -> AsyncIterator[OpenedJudge]:
     found = find_judge(folder)
     loaded = load_judge(found)
     folders = [*{folder, found.place}]
+    identity = export_id(found.source)
     if loaded.scores:
         scalar = ScalarJudge(found.name, LocalScorer(loaded), found.calibration)
-        about = {"folder": found.name, "calibration": str(found.calibration)}
+        about = {"folder": found.name, "weights": identity, "calibration": str(found.calibration)}
         yield OpenedJudge(scalar, TEXTS_AT_ONCE, about, folders)
         return
     config = load_judge_server(named.config, named.overrides)
     section = measured_section(config.judge).model_copy(update={"both_orders": False})
     judge = _frame_judge(found, loaded, section, config.trained)
     way: Way = "pointwise" if chosen_form(found.form, config.trained).judges == "one" else named.way
-    about = {"folder": found.name, "way": way,
+    about = {"folder": found.name, "weights": identity, "way": way,
              "asked": fingerprint(section.model_copy(update={"ask": way}))}  # fmt: skip
     measured = ServiceJudge(build_judge(section, judge), way)
     yield OpenedJudge(measured, 2 * config.trained.batch, about, folders)

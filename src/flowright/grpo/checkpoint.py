@@ -197,6 +197,7 @@ def save_checkpoint(
         hashes = {str(file.relative_to(part)): sha256_of(file) for file in files}
         manifest = {"format": FORMAT, "step": step, "quantised": policy.quantised}
         manifest["chat_template"] = template_id(policy.template)
+        manifest["base"] = policy.base_id
         write_json(part / "manifest.json", {**manifest, "sha256": hashes})
     keep_best(root, best)
     for old in saved_checkpoints(root)[:-keep]:
@@ -279,10 +280,15 @@ def load_weights(path: Path, policy: Policy) -> None:
     if not folder.is_dir():
         raise RunError(f"{path}: no {folder.name} in it; give a checkpoint such as .../step_000050")
     manifest = path / "manifest.json"
-    there, here = None, template_id(policy.template)
-    if manifest.exists():  # an adapter that came by itself has none
-        there = json.loads(manifest.read_text(encoding="utf-8")).get("chat_template")
-    if there != here and manifest.exists():
+    # An adapter that came by itself has none.
+    trained = json.loads(manifest.read_text(encoding="utf-8")) if manifest.exists() else {}
+    if trained.get("base") not in (None, policy.base_id):
+        raise RunError(
+            f"{path}: the weights of {policy.name} are not those that it was trained beside; put "
+            "them back"
+        )
+    there, here = trained.get("chat_template"), template_id(policy.template)
+    if trained and there != here:
         raise RunError(
             f"{path}: trained with chat template {there or 'of its model'}, this policy has "
             f"{here or 'that of its model'}; set policy.chat_template to a file as it was"

@@ -24,6 +24,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from flowright.config.policy import PolicySection
 from flowright.core.errors import ConfigError
+from flowright.policy.base_models import model_id
 from flowright.policy.head import SCALAR, Head, ScalarHead, head_of, prepare_scalar
 from flowright.policy.lora import quantise
 from flowright.policy.model_folders import load_config, load_model, load_tokenizer
@@ -45,7 +46,7 @@ class Policy:
     """A language model with a trained part, and its tokenizer. If its layers' weights are split
     among several ``gpus`` (:func:`shard`), all ``peers`` run the same passes. ``quantised``: the
     format of a frozen base in 4 bits. ``template``: the configured chat template, which
-    ``tokenizer`` has, too."""
+    ``tokenizer`` has, too. ``base_id``: a hash of the base's weights, if they are files here."""
 
     tuning: Tuning
     tokenizer: PreTrainedTokenizerBase
@@ -56,6 +57,7 @@ class Policy:
     peers: Peers = field(default_factory=Peers)
     quantised: str | None = None
     template: str | None = None
+    base_id: str | None = None
 
     @property
     def model(self) -> Any:
@@ -165,7 +167,8 @@ def load_policy(
     if section.quantised:
         quantise(base)
     moved: Any = base.to(device)  # pyright: ignore[reportArgumentType]  # a decorated method
-    return policy_of(moved, tokenizer, section, seed, path)
+    policy = policy_of(moved, tokenizer, section, seed, path)
+    return replace(policy, base_id=model_id(path, settings=False))
 
 
 def _load(path: str, section: PolicySection, tokenizer: PreTrainedTokenizerBase) -> Any:
