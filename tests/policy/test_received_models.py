@@ -188,3 +188,25 @@ def test_a_template_file_that_cannot_be_used_is_one_line(tmp_path: Path) -> None
         with pytest.raises(ConfigError, match=rf"^policy.chat_template: {file}: .*{why}") as error:
             load_tokenizer(checkpoint(), file)
         assert len(str(error.value).splitlines()) == 1
+
+
+def test_files_that_a_library_stumbles_over_are_one_line(tmp_path: Path) -> None:
+    config = json.loads((checkpoint() / "config.json").read_text())
+    for number, (file, text) in enumerate(
+        (
+            ("config.json", "null"),
+            ("config.json", "[" * 200_000),
+            ("config.json", json.dumps(config | {"hidden_size": "x"})),
+            ("config.json", json.dumps(config | {"num_attention_heads": 0})),
+            ("config.json", json.dumps(config | {"dtype": "evil"})),
+            ("tokenizer_config.json", "[]"),
+            ("tokenizer.json", "[]"),
+            ("model.safetensors", ""),
+        )
+    ):
+        folder = tmp_path / str(number)
+        shutil.copytree(checkpoint(), folder)
+        (folder / file).write_text(text)
+        with pytest.raises(ConfigError, match=f"{folder}.*: ") as error:
+            load_policy(str(folder), PolicySection(device="cpu"), 0)
+        assert len(str(error.value).splitlines()) == 1

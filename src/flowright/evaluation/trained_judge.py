@@ -27,7 +27,7 @@ from flowright.config.policy import PolicySection
 from flowright.config.root import JudgeServerConfig
 from flowright.core.batch_calls import RequestBatcher
 from flowright.core.errors import ConfigError, DataError
-from flowright.core.files import check_writable, write_json
+from flowright.core.files import check_writable, read_object, write_json
 from flowright.data.contamination import TrainedOn
 from flowright.data.preferences import Pair
 from flowright.data.task import Task
@@ -172,7 +172,7 @@ def load_judge(found: JudgeFolder, device: str = "auto", base: str | None = None
 
 def _json(path: Path) -> Mapping[str, Any]:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return read_object(path)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read ({error})") from error
 

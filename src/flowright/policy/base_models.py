@@ -89,7 +89,8 @@ def _content_id(file: Path) -> str:
     with open_regular(file) as opened:
         size = os.fstat(opened.fileno()).st_size
         if size <= _WHOLE:
-            return hashlib.file_digest(opened, "sha256").hexdigest()
+            whole: Any = opened
+            return hashlib.file_digest(whole, "sha256").hexdigest()
         digest = hashlib.sha256(str(size).encode())
         for start, length in (
             (0, 1 << 20),

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoTokenizer
 
 from flowright.core.errors import ConfigError
@@ -14,13 +16,17 @@ from flowright.core.files import read_json
 from flowright.llm.control_tokens import tokenizer_folder
 from flowright.policy.chat_templates import read_template, start_renderer
 
+_MALFORMED = (
+    *(ImportError, TypeError, AttributeError, LookupError, ArithmeticError, AssertionError),
+    *(RecursionError, SafetensorError, StrictDataclassError),
+)
 _MAPPED = "auto_map"
 """Key of a model's own classes, in any of its files of JSON."""
 
 
 def load_config(model: str | Path) -> Any:
     """Return the config of a model as transformers has it. Raises ConfigError where code of the
-    model would be needed, OSError and ValueError for others that cannot be read."""
+    model would be needed or a value is malformed, OSError and ValueError if it cannot be read."""
     with _as_data(model):
         found = AutoConfig.from_pretrained(model, trust_remote_code=False)
     for section in (found, found.get_text_config()):
@@ -46,20 +52,21 @@ def load_tokenizer(model: str | Path, template: Path | None = None, **how: Any) 
 
 def load_model(kind: Any, model: str | Path | None, **how: Any) -> Any:
     """Return a model by the transformers class ``kind``; None: of a ``config`` and ``state_dict``.
-    Raises as :func:`load_config`, which is to be called before, and ConfigError for a missing
-    library."""
+    Raises as :func:`load_config`, which is to be called before."""
     with _as_data(model):
         return kind.from_pretrained(model, trust_remote_code=False, **how)
 
 
 @contextmanager
 def _as_data(model: str | Path | None) -> Iterator[None]:
-    """Name the file that asks for code of its own."""
+    """Name the file that asks for code of its own, and put what else keeps a library from reading
+    somebody's files into one line."""
     try:
         yield
-    except ImportError as error:
-        first = str(error).strip().splitlines()[0]
-        raise ConfigError(f"{model}: cannot be loaded here: {first}") from error
+    except _MALFORMED as error:
+        why = " ".join(str(error).split())[:200]
+        kind = type(error).__name__
+        raise ConfigError(f"{model}: cannot be loaded here: {kind}: {why}") from error
     except ValueError as error:
         if "trust_remote_code" not in str(error):
             raise

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import transformers
@@ -28,6 +28,7 @@ from transformers import (
 
 from flowright.config.policy import PolicySection
 from flowright.core.errors import RunError
+from flowright.core.files import read_bytes, read_object
 from flowright.policy.export.source import ExportSource, Kind, shard_files, whole_weights
 from flowright.policy.export.weights import (
     Adapter,
@@ -287,8 +288,11 @@ def _shapes(kind: Any) -> Mapping[str, tuple[int, ...]]:
 
 def _config(folder: Path) -> dict[str, Any]:
     try:
-        return json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        found = json.loads(read_bytes(folder / "config.json"))  # an infinity in it stays
+        if not isinstance(found, dict):
+            raise ValueError("not a JSON object")
+        return cast(dict[str, Any], found)
+    except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"{folder / 'config.json'}: cannot be read ({error})") from error
 
 
@@ -304,7 +308,10 @@ def _adapter_config(folder: Path, alpha: float | None) -> Mapping[str, Any]:
     """Return what is known of an adapter among verl's files, which newer versions record."""
     for file in (folder / "lora_adapter" / CONFIG_FILE, folder / "lora_train_meta.json"):
         if file.is_file():
-            known = json.loads(file.read_text(encoding="utf-8"))
+            try:
+                known = read_object(file)
+            except (OSError, ValueError) as error:
+                raise RunError(f"{file}: cannot be read ({error}); copy it again") from error
             if known.get("lora_alpha"):
                 return {**known, **({} if alpha is None else {"lora_alpha": alpha})}
     if alpha is None:
