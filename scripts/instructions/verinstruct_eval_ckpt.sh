@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Responses of a checkpoint to VerInstruct's prompts: bash scripts/instructions/verinstruct_eval_ckpt.sh CKPT OUT
+# Responses of a checkpoint to VerInstruct's prompts: bash scripts/instructions/verinstruct_eval_ckpt.sh CKPT [OUT]
 set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 # shellcheck source=scripts/environment.sh
@@ -7,10 +7,10 @@ source "$root/scripts/environment.sh"
 
 usage() {
     cat <<'TEXT'
-verinstruct_eval_ckpt.sh CKPT OUT: responses to VerInstruct's validation prompts, in OUT.
+verinstruct_eval_ckpt.sh CKPT [OUT]: responses to VerInstruct's validation prompts, in OUT.
 
 CKPT  a run, a checkpoint, verl's global_step_N or its actor folder, or a model's folder
-OUT   gets <tag>_verinstruct_val_gen_ns<N_SAMPLES>.parquet, and the exported model in <tag>_model;
+OUT   (outputs/instructions) gets <tag>_verinstruct_val_gen_ns<N_SAMPLES>.parquet, and the exported model in <tag>_model;
       <tag> is the name of CKPT with a hash of its weights and base
 
 Variables: BASE_MODEL_PATH (an adapter's base)  DATA_PATH (data/raw/rubrics/verinstruct_val.parquet)
@@ -22,8 +22,9 @@ TEXT
 }
 
 case ${1:-} in -h | --help) usage && exit ;; esac
-(($# == 2)) || fail "verinstruct_eval_ckpt.sh CKPT OUT; see --help"
-checkpoint=${1%/} out=${2%/}
+(($# == 1 || $# == 2)) || fail "verinstruct_eval_ckpt.sh CKPT [OUT]; see --help"
+checkpoint=${1%/} out=${2:-outputs/instructions}
+out=${out%/}
 [[ -d $checkpoint ]] || fail "$checkpoint: no such folder"
 [[ $checkpoint == */actor ]] && checkpoint=${checkpoint%/actor}
 data=${DATA_PATH:-$root/data/raw/rubrics/verinstruct_val.parquet}
@@ -62,5 +63,6 @@ mkdir -p "$out"
 "$python" "$root/scripts/generate_responses.py" "${who[@]}" --data-path "$data" --output-path "$file" \
     --n-samples "$samples" --batch-size "${BATCH_SIZE:-8}" --max-tokens "${RESP_LEN:-4096}" \
     --temperature "${TEMP:-0.7}" --top-p "${TOP_P:-0.8}" --top-k "${TOP_K:-20}" ${LIMIT:+--limit "$LIMIT"}
+[[ -n ${JUDGE:-} ]] || echo "note: JUDGE=NAME has them scored as well" >&2
 [[ -z ${JUDGE:-} ]] || exec "$python" "$root/scripts/score_responses.py" "data.path=$file" \
     --reward "${REWARD:-rubric}" --judge "$JUDGE"

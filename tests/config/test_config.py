@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from flowright.config.loading import comparable, keys_of, load_models, read_yaml
+from flowright.config.loading import (
+    comparable,
+    keys_of,
+    load_judge_server,
+    load_models,
+    read_yaml,
+)
 from flowright.config.root import Config
 from flowright.config.suggestions import ELSEWHERE, meant, unknown
 from flowright.core.errors import ConfigError
@@ -117,6 +123,13 @@ def test_a_mistake_is_told_in_one_line(write, text: str | bytes, told: str) -> N
         ("policy.group_size", "did you mean grpo.group_size?"),
         ("dataset", "did you mean train_dataset or val_dataset?"),
         ("learningrate", "did you mean grpo.learning_rate?"),
+        ("reward.type", "a judge service is judge.service here: {judge_url: ..., api_key: ...}"),
+        (
+            "reward.config",
+            "its keys are judge.service's, but for fallback_to_rule (judge.mode: "
+            "judge_with_rule_fallback), cache_size (judge.cache_size) and circuit_breaker_* "
+            "(judge.breaker_*)",
+        ),
         ("bananas", None),
     ],
 )
@@ -203,6 +216,20 @@ def test_a_missing_variable_is_told_with_its_key(write) -> None:
         "run.name: the environment has no A; set it or write ${A:-default}",
         "list.1: the environment has no B; set it or write ${B:-default}",
     ]
+
+
+def test_the_key_of_a_judge_service_is_optional_where_it_is_sent(
+    write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service that needs it answers 401; a server's own key and a model's are still mistakes."""
+    monkeypatch.delenv("JUDGE_MODEL_API_KEY", raising=False)
+    key = "api_key: '${JUDGE_MODEL_API_KEY}'"
+    config = load_config(write(f"judge: {{service: {{judge_url: http://localhost:8888, {key}}}}}"))
+    assert config.judge.service is not None and not config.judge.service.api_key
+    with pytest.raises(ConfigError, match="the environment has no JUDGE_MODEL_API_KEY"):
+        load_judge_server(write(f"{{server: {{{key}}}, judge: {{model: simulated}}}}"))
+    with pytest.raises(ConfigError, match="the environment has no JUDGE_MODEL_API_KEY"):
+        load_models(write(f"models: {{big: {{base_url: http://a/v1, model_name: m, {key}}}}}"))
 
 
 def test_models_are_read_by_name(write) -> None:

@@ -259,12 +259,12 @@ class TrainingCommand:
         added["VLLM_BASE_URL"] = given("VERIF_API_URL") or given("VLLM_BASE_URL")
         added["VLLM_MODEL"] = given("VERIF_MODEL_NAME") or given("VLLM_MODEL")
         added["VLLM_API_KEY"] = next(filter(None, map(given, secrets)), "")
-        if re.search("dashscope.*compatible-mode", added["VLLM_BASE_URL"]):
+        if re.search(r"aliyuncs\.com.*/compatible-mode", added["VLLM_BASE_URL"]):
             added["VLLM_STREAM"] = given("VLLM_STREAM") or "true"
         chosen = any(override.startswith("judge.model=") for override in self.overrides)
         if not added["VLLM_BASE_URL"] and not chosen:
             self.notes.append(
-                "VLLM_BASE_URL: not set, the judge is expected at http://localhost:8001/v1"
+                "VLLM_BASE_URL: not set, the judge is expected at http://localhost:8000/v1"
             )
         self.whole("VLLM_MAX_TOKENS", 1)
         self.number("VLLM_TIMEOUT")

@@ -131,6 +131,11 @@ def expand(data: Mapping[str, Any], environment: Mapping[str, str], source: str)
     return found
 
 
+_CALLERS_KEYS = {"api_key", "reward.config.api_key", "judge.service.api_key"}
+"""Keys that a caller of a judge service sends where JUDGE_MODEL_API_KEY is set. A service that
+needs one answers 401; every other variable that is not set is a mistake."""
+
+
 def _expand(
     value: Any, environment: Mapping[str, str], file: str, key: str, problems: list[str]
 ) -> Any:
@@ -148,6 +153,8 @@ def _expand(
 
     def replace(match: re.Match[str]) -> str:
         found = environment.get(match["name"], match["default"])
+        if found is None and match["name"] == "JUDGE_MODEL_API_KEY" and key in _CALLERS_KEYS:
+            found = ""
         if found is None:
             problems.append(
                 f"{file}: {key}: the environment has no {match['name']}; "
@@ -329,8 +336,7 @@ def judge_reward(
             "create_judge_reward also takes an address or a YAML file"
         )
     environment = os.environ if environment is None else environment
-    # A key may be asked for by ${JUDGE_MODEL_API_KEY} where the service needs none.
-    values = expand(data, {"JUDGE_MODEL_API_KEY": "", **environment}, source)
+    values = expand(data, environment, source)
     for name, key in (("JUDGE_MODEL_URL", "judge_url"), ("JUDGE_MODEL_API_KEY", "api_key")):
         if not values.get(key) and environment.get(name):
             values[key] = environment[name]

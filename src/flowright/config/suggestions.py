@@ -88,8 +88,16 @@ _SENTENCES = {
     "a section of another trainer's; those of this one are in docs/configuration.md": (
         "trainer actor_rollout_ref training_args"
     ),
+    "a judge service is judge.service here: {judge_url: ..., api_key: ...}": "reward.type",
+    "its keys are judge.service's, but for fallback_to_rule (judge.mode: judge_with_rule_fallback),"
+    " cache_size (judge.cache_size) and circuit_breaker_* (judge.breaker_*)": "reward.config",
+    "cached verdicts do not expire; cache_size bounds them, use_cache: false keeps none": (
+        "cache_ttl"
+    ),
+    "the judge is always asked; judge.mode: rules, of a run or a service, asks none": "use_judge",
+    "the judge's score in [0, 1] is result['reward'], and result['acc_reward']": "acc_reward",
 }
-"""Names that a sentence explains."""
+"""Names, or dotted keys, that a sentence explains."""
 
 ELSEWHERE: dict[str, tuple[str, ...] | str] = {
     **{name: tuple(keys.split()) for keys, names in _KEYS.items() for name in names.split()},
@@ -103,7 +111,7 @@ def meant(location: Sequence[str], keys: Collection[str]) -> str:
     above, name = [*location[:-1]], location[-1].lower().replace("-", "_")
     prefix = "".join(f"{part}." for part in above)
     beside = {key[len(prefix) :].partition(".")[0] for key in keys if key.startswith(prefix)}
-    known = ELSEWHERE.get(name, ())
+    known = ELSEWHERE.get(prefix + name) or ELSEWHERE.get(name, ())
     if isinstance(known, str):
         return f"; {known}"
     found = [key for key in known if key in keys]

@@ -158,7 +158,22 @@ class Downloader:
                 download.notes += error.problems
             except OSError as error:
                 download.notes.append(f"{error.filename or file.path}: {error.strerror or error}")
+        if download.origin is not None and file.upstream is not None:
+            self._copy_as_upstream(file.path, file.upstream, download)
         return download
+
+    def _copy_as_upstream(self, path: str, place: str, download: Download) -> None:
+        folder = self._folder.resolve()
+        copy = folder.parent / place
+        if folder.name != "raw" or copy.exists():
+            return
+        try:
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(copy) as part:
+                shutil.copyfile(folder / path, part)
+            download.notes.append(f"copied to {self._folder.parent / place}, its place upstream")
+        except OSError as error:
+            download.notes.append(f"{copy}: not copied: {error.strerror or error}")
 
     def _comes_from(self, origin: Origin, file: File, download: Download) -> bool:
         """Try to bring the file from one origin; False if that has none."""

@@ -21,7 +21,8 @@ SPLITS: tuple[Split, ...] = ("train", "val", "test")
 class File:
     """One upstream file. ``path`` is below the data folder. On the Hugging Face hub, ``hub`` has
     the same bytes and ``parquet`` the same rows in the same order, as ``owner/name@revision/path``.
-    What is not ``required`` is used when it is there."""
+    What is not ``required`` is used when it is there. ``upstream`` is its path in upstream's own
+    folder ``data``, where a data folder ``data/raw`` gets a copy."""
 
     path: str
     url: str | None = None
@@ -29,6 +30,7 @@ class File:
     hub: str | None = None
     parquet: tuple[str, ...] = ()
     required: bool = True
+    upstream: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
