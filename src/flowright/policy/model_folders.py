@@ -59,8 +59,8 @@ def load_model(kind: Any, model: str | Path | None, **how: Any) -> Any:
 
 @contextmanager
 def _as_data(model: str | Path | None) -> Iterator[None]:
-    """Name the file that asks for code of its own, and put what else keeps a library from reading
-    somebody's files into one line."""
+    """Name the file that asks for code of its own; turn a library's error at malformed files into
+    one line."""
     try:
         yield
     except _MALFORMED as error:
