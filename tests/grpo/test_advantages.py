@@ -1,11 +1,14 @@
 """Group-relative advantages: values worked out by hand, and law 1."""
 
 import math
+import re
 from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, strategies as st
 
+from flowright.core.errors import UserError
+from flowright.environments.rollout import Reward
 from flowright.grpo.advantages import group_advantages
 from flowright.grpo.tables import ADVANTAGES
 
@@ -100,10 +103,20 @@ def test_zero_variance_is_equality_not_a_small_deviation():
     assert max(map(abs, close.values)) < 1e-6  # the epsilon in the divisor: nothing explodes
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_a_reward_that_is_no_number_is_refused(bad: float):
-    with pytest.raises(ValueError, match="an unscored sample is None"):
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e308, -1e308, 1e155])
+def test_a_reward_that_is_no_number_or_too_large_is_refused_by_name(bad: float):
+    with pytest.raises(UserError, match=re.escape(f"reward {bad:g}: give a number")):
         group_advantages([[1.0, 0.0], [0.0, bad]])
+    with pytest.raises(UserError, match="an unscored sample is None"):
+        group_advantages([[1.0, 0.0]], penalties=[[bad, 0.0]])
+    with pytest.raises(UserError, match="an unscored sample is None"):
+        Reward(bad, {"correctness": bad})
+
+
+@pytest.mark.parametrize("scale", list(ADVANTAGES))
+def test_the_largest_rewards_have_finite_advantages(scale: str):
+    (group,) = group_advantages([[1e12, -1e12, 1e12]], scale)
+    assert all(map(math.isfinite, group.values)) and group.values[0] > 0 > group.values[1]
 
 
 @given(GROUP, SCALES)

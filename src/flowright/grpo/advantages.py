@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from operator import add
 from typing import Literal
 
+from flowright.environments.rollout import check_reward
 from flowright.grpo.tables import ADVANTAGES
 
 Signal = Literal["ok", "zero_variance", "too_few"]
@@ -45,8 +46,7 @@ def group_advantages(
     scored = [[r for r in group if r is not None] for group in rewards]
     costs = penalties or [[0.0] * len(group) for group in rewards]
     for value in (*(r for group in scored for r in group), *(c for group in costs for c in group)):
-        if not math.isfinite(value):
-            raise ValueError(f"reward {value}: an unscored sample is None, never NaN or infinite")
+        check_reward(value)
     advantages = []
     computed = ADVANTAGES.load(scale)(scored)
     for group, known, found, cost in zip(rewards, scored, computed, costs, strict=True):
