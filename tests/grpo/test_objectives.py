@@ -206,19 +206,69 @@ def test_k1_and_k3_are_unbiased_and_k3_is_never_negative(seed: int, size: int):
     assert (k3(ours, theirs) >= 0).all()
 
 
-def test_as_a_loss_k1_has_no_gradient_on_average_and_k2_has_that_of_the_kl():
-    # A sampled token's term is differentiated with the draw held fixed: E[grad k1] is
-    # sum p grad log p = 0, and E[grad k2] = sum p d grad log p = grad KL.
+REFERENCE = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64).log()
+
+
+def kl_and_gradient(estimator: str, sampler: Tensor | None) -> tuple[float, Tensor, Tensor]:
+    """An estimator's expectation in the loss and its gradient by the logits, with every token of a
+    small softmax drawn with its probability (the policy's own by default); and the exact KL's. A
+    drawn token's term is differentiated with the draw held fixed."""
     logits = torch.tensor([0.3, -1.0, 0.8], dtype=torch.float64, requires_grad=True)
-    reference = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64).log()
     logprobs = logits.log_softmax(-1)
-    draws = logprobs.detach().exp()
-    exact = (logprobs.exp() * (logprobs - reference)).sum()
+    drawn = logprobs.detach() if sampler is None else sampler.log()
+    found = choices_of(GrpoSection(kl_estimator=estimator, kl_coefficient=0.0)).kl
+    ratio = (logprobs - drawn).exp() if found.weighted else torch.ones(3)
+    mean = (drawn.exp() * ratio * found.estimate(logprobs, REFERENCE)).sum()
+    exact = (logprobs.exp() * (logprobs - REFERENCE)).sum()
     (wanted,) = torch.autograd.grad(exact, logits, retain_graph=True)
-    for estimate, gradient in ((k1, torch.zeros(3)), (k2, wanted)):
-        mean = (draws * estimate(logprobs, reference)).sum()
+    return mean.item(), torch.autograd.grad(mean, logits)[0], wanted
+
+
+def test_the_kl_in_the_loss_has_the_gradient_of_the_kl_only_where_it_is_said() -> None:
+    exact = kl_and_gradient("k1", None)[0]
+    other = torch.tensor([0.6, 0.1, 0.3], dtype=torch.float64)  # an older policy
+
+    def cosine(estimator: str, sampler: Tensor | None) -> float:
+        _, got, wanted = kl_and_gradient(estimator, sampler)
+        return float(torch.cosine_similarity(got, wanted, dim=0))
+
+    for sampler in (None, other):
+        value, got, wanted = kl_and_gradient("k3_weighted", sampler)
+        assert value == pytest.approx(exact, rel=1e-5)
+        assert got.tolist() == pytest.approx(wanted.tolist(), rel=1e-5)
+    assert kl_and_gradient("k1", None)[1].tolist() == pytest.approx([0.0] * 3, abs=1e-12)
+    assert cosine("k2", None) == pytest.approx(1.0, rel=1e-9) and cosine("k2", other) < 0.999
+    # k3: E[(1 - p_ref / p) grad log p] = p - p_ref, the gradient of KL(reference || policy).
+    _, got, _ = kl_and_gradient("k3", None)
+    policy = torch.tensor([0.3, -1.0, 0.8], dtype=torch.float64).softmax(-1)
+    assert got.tolist() == pytest.approx((policy - REFERENCE.exp()).tolist(), rel=1e-9)
+    assert cosine("k3", None) < 0.999
+
+
+def test_the_kl_in_the_reward_has_its_gradient_with_k1_alone() -> None:
+    # The gradient of a reward -b(x) is -E[b grad log p].
+    logits = torch.tensor([0.3, -1.0, 0.8], dtype=torch.float64, requires_grad=True)
+    logprobs = logits.log_softmax(-1)
+    _, _, wanted = kl_and_gradient("k1", None)
+    for estimate, exact in ((k1, True), (k2, False), (k3, False)):
+        costs = estimate(logprobs, REFERENCE).detach()
+        mean = (logprobs.detach().exp() * costs * logprobs).sum()
         (got,) = torch.autograd.grad(mean, logits, retain_graph=True)
-        assert got.tolist() == pytest.approx(gradient.tolist(), abs=1e-12)
+        assert (got.tolist() == pytest.approx(wanted.tolist(), rel=1e-9)) is exact
+
+
+def test_an_estimator_without_the_kls_gradient_is_refused_by_name() -> None:
+    for options, said in (
+        ({"kl_estimator": "k1"}, "kl_estimator: k1: in the loss it has no gradient"),
+        ({"kl_estimator": "k3", "kl_in": "reward"}, "k3: in the reward .* give k1"),
+        ({"kl_estimator": "k3_weighted", "kl_in": "reward"}, "give k1"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            GrpoSection.model_validate(options)
+        GrpoSection.model_validate({**options, "kl_coefficient": 0.0})
+    assert GrpoSection().divergence == "k3_weighted"
+    assert GrpoSection(kl_in="reward").divergence == "k1"
+    GrpoSection(kl_estimator="my_rl:own", kl_in="reward")
 
 
 def correction(name: str) -> Correction:

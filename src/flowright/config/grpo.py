@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from flowright.config.section import (
     Fraction,
@@ -18,7 +18,7 @@ OBJECTIVES = Names(
     "objective", ("grpo", "dr_grpo", "dapo", "gspo", "cispo", "sft", "bradley_terry")
 )
 ADVANTAGES = Names("advantage", ("group", "batch", "none", "rloo", "reinforce_plus_plus_baseline"))
-KL_ESTIMATORS = Names("KL estimator", ("k1", "k2", "k3"))
+KL_ESTIMATORS = Names("KL estimator", ("k1", "k2", "k3", "k3_weighted"))
 CORRECTIONS = Names(
     "off-policy correction",
     ("ratio", "truncated", "masked", "sequence_truncated", "sequence_masked", "ignored"),
@@ -68,8 +68,13 @@ class GrpoSection(Section):
     """Weight of the KL to the base model."""
     kl_in: Literal["loss", "reward"] = "loss"
     """Apply the KL in the loss, per token, or in the reward, per sample and unscaled."""
-    kl_estimator: Annotated[str, AfterValidator(KL_ESTIMATORS.check)] = "k3"
-    """Schulman's KL estimators; `k3` is never negative."""
+    kl_estimator: Annotated[str, AfterValidator(KL_ESTIMATORS.check)] | None = None
+    """Estimator of KL(policy || base). Default: `k3_weighted` in the loss, unbiased in value and
+    gradient; `k1` in the reward, the only unbiased one there. `k2` has the gradient on policy only;
+    `k3` has that of KL(base || policy), as GRPO and verl's `low_var_kl`."""
+    kl_on: Literal["all", "signal"] = "all"
+    """Groups whose KL and entropy count where they have a weight: all, as the coefficients mean, or
+    those with a signal, which saves the passes of the others."""
     entropy_coefficient: NonNegativeFloat = 0.0
     """Weight of the entropy bonus."""
     off_policy: Annotated[str, AfterValidator(CORRECTIONS.check)] | None = None
@@ -109,13 +114,40 @@ class GrpoSection(Section):
     max_unscored: Fraction = 0.2
     """Share of unscored samples above which the run pauses."""
 
+    @property
+    def divergence(self) -> str:
+        """The KL estimator, given or by default."""
+        return self.kl_estimator or ("k1" if self.kl_in == "reward" else "k3_weighted")
+
+    @property
+    def trains_all(self) -> bool:
+        """True where groups without a signal train, by their KL or their entropy."""
+        weight = max(self.kl_coefficient, self.entropy_coefficient)
+        return self.kl_on == "all" and weight > 0
+
+    @model_validator(mode="after")
+    def _check_estimator_fits_place(self) -> "GrpoSection":
+        name, in_reward = self.divergence, self.kl_in == "reward"
+        if self.kl_coefficient > 0 and name in KL_ESTIMATORS and (name == "k1") != in_reward:
+            why = (
+                "in the reward its gradient is not the KL's; give k1"
+                if in_reward
+                else "in the loss it has no gradient on average; give k3_weighted, or kl_in: reward"
+            )
+            raise ValueError(f"kl_estimator: {name}: {why}")
+        return self
+
     def on(self, behind: bool, longest: int) -> "GrpoSection":
         """With every default that depends on the rest of the configuration, but for the
         objective's own: ``behind``, whether samples come from an older policy or another engine,
         and ``longest``, the token limit of completions. What is given stays."""
         off_policy = self.off_policy or ("truncated" if behind else "ratio")
         return self.model_copy(
-            update={"off_policy": off_policy, "overlong_buffer": self.buffer(longest)}
+            update={
+                "off_policy": off_policy,
+                "kl_estimator": self.divergence,
+                "overlong_buffer": self.buffer(longest),
+            }
         )
 
     def buffer(self, longest: int) -> int:

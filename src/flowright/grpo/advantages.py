@@ -18,8 +18,8 @@ EPSILON = 1e-6
 class GroupAdvantages:
     """Advantages of one group, in the order of its samples. An unscored sample has exactly 0.
 
-    ``signal`` other than "ok" leaves the group, all zeros, out of the update: "too_few" has fewer
-    than two scored samples, "zero_variance" equal rewards.
+    ``signal`` other than "ok" leaves the group out of the update but for its KL and entropy
+    (``grpo.kl_on``): "too_few" has fewer than two scored samples, "zero_variance" equal rewards.
     """
 
     values: tuple[float, ...]
@@ -30,6 +30,7 @@ def group_advantages(
     rewards: Sequence[Sequence[float | None]],
     scale: str = "group",
     penalties: Sequence[Sequence[float]] | None = None,
+    divergences: Sequence[Sequence[float]] | None = None,
 ) -> list[GroupAdvantages]:
     """Return the advantages of all groups of a step; a reward of None is an unscored sample.
 
@@ -41,7 +42,8 @@ def group_advantages(
     length or its distance from the base model. They are centred within their group and added
     unscaled: divided by a deviation, a small one would become as large as the difference between
     right and wrong wherever nothing else differs. So the KL has the weight that it has in the loss.
-    Penalties are no signal by themselves.
+    Penalties are no signal by themselves. ``divergences`` are those penalties, or the part of them,
+    that also count in groups without one.
     """
     scored = [[r for r in group if r is not None] for group in rewards]
     costs = penalties or [[0.0] * len(group) for group in rewards]
@@ -49,11 +51,13 @@ def group_advantages(
         check_reward(value)
     advantages = []
     computed = ADVANTAGES.load(scale)(scored)
-    for group, known, found, cost in zip(rewards, scored, computed, costs, strict=True):
+    always = divergences or [[0.0] * len(group) for group in rewards]
+    for group, known, found, cost, least in zip(
+        rewards, scored, computed, costs, always, strict=True
+    ):
         signal = signal_of(group)
         if signal != "ok":
-            advantages.append(GroupAdvantages((0.0,) * len(group), signal))
-            continue
+            found, cost = [0.0] * len(known), least
         if len(found) != len(known) or not all(map(math.isfinite, found)):
             raise ValueError(f"grpo.advantage_scale: {scale} gave {found} for rewards {known}")
         paid = [c for c, r in zip(cost, group, strict=True) if r is not None]

@@ -39,7 +39,7 @@ class Minibatch:
     ``weights_S``: the weight of each sample's tokens among all ranks'. ``reference``: log-probs of
     the reference, empty without a KL term. ``old``: log-probs before the update by sample number,
     empty if the first forward pass computes them. ``found``: all of the latter once trained on,
-    None where they are not kept.
+    None where they are not kept. ``regular``: factor of the weights for KL and entropy.
     """
 
     groups: Sequence[Group]
@@ -48,6 +48,12 @@ class Minibatch:
     reference: Sequence[Tensor] = ()
     old: Mapping[int, Tensor] = field(default_factory=dict)
     found: dict[int, Tensor] | None = None
+    regular: float = 1.0
+
+    @property
+    def silent(self) -> list[bool]:
+        """True for each sample whose group has no signal."""
+        return [not group.has_signal for group in self.groups for _ in group.samples]
 
     def by_place(self) -> dict[Place, list[float]]:
         """Return the log-probs found for samples that have a place in a batch."""
@@ -67,8 +73,10 @@ class Learner:
         temperature: float,
         seed: int,
         ranks: Ranks = ONE,
+        top_p: float = 1.0,
     ) -> None:
         self._policy = policy
+        self._cuts = top_p < 1  # samples have log-probs of a nucleus, not of the policy
         self._ranks = ranks
         self._section = section
         self._seed = seed
@@ -106,7 +114,8 @@ class Learner:
 
         An optimizer step whose gradient is not finite is skipped and counted
         (``policy/skipped_updates``); metrics that it made infinite are left out. Without groups the
-        weights stay, and the learning rate is the only metric.
+        weights stay, and the learning rate is the only metric. Groups without a signal are spread
+        evenly over the optimizer steps, whose number is that of the others.
         """
         rate = learning_rate(self._section, step)
         if not groups:
@@ -115,17 +124,26 @@ class Learner:
             parameters["lr"] = rate
         requested = requested or Requested(len(groups), len(groups), ())
         order = random.Random(f"{self._seed}/{step}/minibatches")
-        shuffled = order.sample(groups, len(groups))
-        count = requested.minibatches(self._section.minibatches, len(groups))
-        weights_P = self._weights(shuffled, longest, requested)
+        signal, silent = (
+            order.sample(some, len(some))
+            for some in ([g for g in groups if g.has_signal == kind] for kind in (True, False))
+        )
+        count = requested.minibatches(self._section.minibatches, len(signal))
+        weights_P = self._weights([*signal, *silent], longest, requested)
+        heavy_P, light_P = weights_P[: len(signal)], weights_P[len(signal) :]
         # Whole groups, of like number; each stands for its part of all that was requested.
         moves = count * self._section.epochs
+        # KL and entropy of all groups are a mean over all that was drawn, replaced groups included.
+        regular = requested.groups / requested.drawn if self._section.kl_on == "all" else 1.0
         minibatches = [
-            self._prepare(
-                shuffled[i::count],
-                [count * w_S for w_S in weights_P[i::count]],
-                moves,
-                keep=found is not None,
+            replace(
+                self._prepare(
+                    [*signal[i::count], *silent[i::count]],
+                    [count * w_S for w_S in (*heavy_P[i::count], *light_P[i::count])],
+                    moves,
+                    keep=found is not None,
+                ),
+                regular=regular,
             )
             for i in range(count)
         ]
@@ -141,6 +159,9 @@ class Learner:
             for minibatch in minibatches:
                 found |= minibatch.by_place()
         metrics = {"policy/lr": rate, **step_norms(norms), **self._metrics(sums_M, count)}
+        if not self._choices.objective.fixed_data:
+            trained = sum(sample.count for group in groups for sample in group.samples)
+            metrics["policy/covered_frac"] = trained / (trained + sum(requested.idle))
         return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
     def measure(self, groups: Sequence[Group]) -> dict[str, float]:
@@ -159,7 +180,7 @@ class Learner:
         if self._choices.objective.fixed_data:
             return fixed_data_metrics(sums_M, epoch)
         weighted = self._choices.correction.weights is not None
-        return update_metrics(sums_M, epoch, self._kl_in_loss, weighted)
+        return update_metrics(sums_M, epoch, self._kl_in_loss, weighted, self._cuts)
 
     @property
     def _kl_in_loss(self) -> bool:
@@ -198,9 +219,9 @@ class Learner:
         )
 
     def _is_to_learner(self, sample: Trained) -> bool:
-        """Return whether a sample's ratio is to the learner before the update. That of a scaffolded
-        sample always is: its sampler's log-probs belong to another prompt."""
-        return sample.scaffolded or not self._choices.correction.to_sampler
+        """Return whether a sample's ratio is to the learner before the update. It always is where
+        the sampler's log-probs belong to another prompt (a scaffold) or to a nucleus."""
+        return sample.scaffolded or self._cuts or not self._choices.correction.to_sampler
 
     def _scores(
         self, groups: Sequence[Group], wanted: Callable[[Trained], bool]
@@ -223,17 +244,18 @@ class Learner:
 
     def divergences(self, groups: Sequence[Group]) -> list[float]:
         """Estimate each sample's KL to the base model, in nats: ``grpo.kl_estimator`` summed over
-        its tokens, under the policy that sampled it, or under the current one for a scaffolded
-        sample. ``grpo.kl_in: reward`` takes it from the reward (a penalty for each sample as in
-        arXiv 2009.01325, section 3.4)."""
+        its tokens, under the policy that sampled it, or under the current one for a sample of a
+        scaffold or a nucleus. ``grpo.kl_in: reward`` takes it from the reward (a penalty for each
+        sample as in arXiv 2009.01325, section 3.4)."""
         samples = [sample for group in groups for sample in group.samples]
-        scaffolded = torch.tensor([sum(s.scaffolded for s in samples)], device=self.device)
-        self._ranks.sum([scaffolded])  # all ranks score some or none does
-        scored = self._scores(groups, lambda s: s.scaffolded) if int(scaffolded) else {}
+        wanted = torch.tensor([sum(s.scaffolded or self._cuts for s in samples)])
+        wanted = wanted.to(self.device)
+        self._ranks.sum([wanted])  # all ranks score some or none does
+        scored = self._scores(groups, lambda s: s.scaffolded or self._cuts) if int(wanted) else {}
         sums = []
         for n, reference_T in enumerate(self._reference(groups)):
             known_T = scored.get(n, torch.tensor(samples[n].sampled_logprobs))
-            sums.append(float(self._choices.kl(known_T.cpu(), reference_T.cpu()).sum()))
+            sums.append(float(self._choices.kl.estimate(known_T.cpu(), reference_T.cpu()).sum()))
         return sums
 
     def _optimizer_step(self, minibatch: Minibatch, sums: StepSums) -> float:
@@ -326,7 +348,7 @@ class Learner:
         bounds = choices.clip_low, choices.clip_high, section.dual_clip
         tokens = Tokens(logprobs_N, old_N, advantages_N, sample_N, *bounds)
         terms = objective.terms(tokens)
-        total_N = terms.policy_N
+        total_N, weight_N = terms.policy_N, None
         if choices.correction.weights is not None:
             cap, drift_N = section.off_policy_cap, (old_N - sampled_N).detach()
             weight_N = choices.correction.weights(drift_N, sample_N, cap)
@@ -336,15 +358,24 @@ class Learner:
         policy_N = total_N.detach()
         if minibatch.reference:
             reference_N = torch.cat([minibatch.reference[number] for number in numbers])
-            total_N = total_N + section.kl_coefficient * self._choices.kl(logprobs_N, reference_N)
+            kl_N = choices.kl.estimate(logprobs_N, reference_N)
+            if choices.kl.weighted:
+                kl_N = kl_N * tokens.log_ratio_N.exp()
+                kl_N = kl_N if weight_N is None else kl_N * weight_N
+            total_N = total_N + minibatch.regular * section.kl_coefficient * kl_N
             sums.add("kl", k3(logprobs_N.detach(), reference_N).sum())
         if section.entropy_coefficient:
-            total_N = total_N - section.entropy_coefficient * entropy_N
+            total_N = total_N - minibatch.regular * section.entropy_coefficient * entropy_N
         weights_S = to_device(minibatch.weights_S[numbers], device)
         loss = (weights_S[sample_N] * total_N).sum()
         sums.add("tokens", logprobs_N.numel())
         sums.add("entropy", entropy_N.detach().sum())
-        sums.add_clipping(terms, tokens.log_ratio_N.detach().exp())
+        silent_S = torch.tensor([minibatch.silent[number] for number in numbers])
+        sums.add("signal_tokens", int(lengths[~silent_S].sum()))
+        silent_N = to_device(silent_S, device)[sample_N] if bool(silent_S.any()) else None
+        sums.add_clipping(terms, tokens.log_ratio_N.detach().exp(), silent_N)
+        if self._cuts:
+            sums.add_apart("nucleus", (old_N - sampled_N).detach().exp(), scaffolded_N)
         sums.add_apart("log_ratio", (logprobs_N.detach() - sampled_N).abs(), scaffolded_N)
         sums.add("policy", (weights_S[sample_N] * policy_N).sum())
         sums.add("loss", loss.detach())

@@ -213,20 +213,37 @@ IGNORED = Correction(to_sampler=False)
 
 
 def k1(logprobs_N: Tensor, reference_N: Tensor) -> Tensor:
-    """d. Its gradient has zero mean: it belongs in the reward (``grpo.kl_in``), and as a loss it
-    only adds noise."""
+    """d. Unbiased, and in the reward (``grpo.kl_in``) so is its gradient. In the loss that has zero
+    mean."""
     return logprobs_N - reference_N
 
 
 def k2(logprobs_N: Tensor, reference_N: Tensor) -> Tensor:
-    """d^2 / 2."""
+    """d^2 / 2. Biased in value; in the loss its gradient is the KL's if the policy itself
+    sampled."""
     return 0.5 * (logprobs_N - reference_N).square()
 
 
 def k3(logprobs_N: Tensor, reference_N: Tensor) -> Tensor:
-    """exp(-d) - 1 + d, GRPO's (arXiv 2402.03300, equation 4)."""
+    """exp(-d) - 1 + d, GRPO's (arXiv 2402.03300, equation 4). Unbiased in value; in the loss its
+    gradient is that of KL(reference || policy)."""
     difference_N = logprobs_N - reference_N
     return torch.expm1(-difference_N) + difference_N
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """A value of ``grpo.kl_estimator``: a function of the tokens' log-probabilities under the
+    policy and under the reference, [N] each. ``weighted``: in the loss it is multiplied by the
+    token's ratio, gradient included, and by the off-policy weight."""
+
+    estimate: Callable[[Tensor, Tensor], Tensor]
+    weighted: bool = False
+
+
+K3_WEIGHTED = Divergence(k3, weighted=True)
+"""r k3 with r = p / p_old: the expectation under p_old is that of k3 under p, and so is its
+gradient, E[d grad log p] (DeepSeek-V3.2, arXiv 2512.02556, section 3.1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,12 +321,11 @@ Kind = TypeVar("Kind")
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The functions and bounds that section ``grpo`` names. ``kl``: a function of the tokens'
-    log-probabilities under the policy and under the reference, [N] each."""
+    """The functions and bounds that section ``grpo`` names."""
 
     objective: Objective | PairObjective
     correction: Correction
-    kl: Callable[[Tensor, Tensor], Tensor]
+    kl: Divergence
     clip_low: float
     clip_high: float
 
@@ -323,10 +339,11 @@ def choices_of(section: GrpoSection) -> Choices:
     correction = _loaded(CORRECTIONS, section.off_policy or "ratio", Correction)
     if isinstance(objective, Objective) and objective.by_sample:
         correction = correction.by_sample or correction
+    kl = KL_ESTIMATORS.load(section.divergence)
     return Choices(
         objective,
         correction,
-        KL_ESTIMATORS.load(section.kl_estimator),
+        kl if isinstance(kl, Divergence) else Divergence(kl),
         objective.clip_low if section.clip_low is None else section.clip_low,
         objective.clip_high if section.clip_high is None else section.clip_high,
     )

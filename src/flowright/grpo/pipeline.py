@@ -178,9 +178,12 @@ class Pipeline(BatchSource):
         grpo, environment = self._config.grpo, self.environment
         batch = await self._roll_out(step, learner, enter)
         advantages_P = group_advantages(
-            batch.task_rewards_P_G, grpo.advantage_scale, batch.penalties_P_G
+            batch.task_rewards_P_G,
+            grpo.advantage_scale,
+            batch.penalties_P_G,
+            batch.divergences_P_G if grpo.trains_all else None,
         )
-        groups = trained_groups(batch, advantages_P, grpo.overlong == "filter")
+        groups = trained_groups(batch, advantages_P, grpo.overlong == "filter", grpo.trains_all)
         return StepBatch(
             groups,
             partial(self._metrics, batch, advantages_P, step),

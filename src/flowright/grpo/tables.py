@@ -26,8 +26,11 @@ ADVANTAGES = names.ADVANTAGES.table(
 )
 """Functions from the scored rewards of all groups to an advantage for each sample."""
 
-KL_ESTIMATORS = names.KL_ESTIMATORS.table({n: f"{_OBJECTIVES}:{n}" for n in names.KL_ESTIMATORS})
-"""Functions of the tokens' log-probabilities under the policy and under the reference."""
+KL_ESTIMATORS = names.KL_ESTIMATORS.table(
+    {n: f"{_OBJECTIVES}:{n if n in ('k1', 'k2', 'k3') else n.upper()}" for n in names.KL_ESTIMATORS}
+)
+"""Functions of the tokens' log-probabilities under the policy and under the reference, or a
+Divergence."""
 
 CORRECTIONS = names.CORRECTIONS.table({n: f"{_OBJECTIVES}:{n.upper()}" for n in names.CORRECTIONS})
 """A Correction each: the reference point of the ratio, and a weight."""
