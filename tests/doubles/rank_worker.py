@@ -40,6 +40,12 @@ UPDATES: tuple[tuple[dict[str, Any], list[tuple[int, list[int]]]], ...] = (
         [(5, [2, 6]), (3, [4, 4]), (2, [3]), (4, [3, 1]), (3, [5])],
     ),
     ({"silent": 2, "kl_coefficient": 0.3, "epochs": 2, "top_p": 0.9}, [(5, [2, 6]), (3, [4])]),
+    # Tokens selected among those of all ranks.
+    (
+        {"loss": "clip_cov", "top_entropy": 0.4, "silent": 1, "epochs": 2, "minibatches": 2},
+        [(5, [2, 6]), (3, [4, 4]), (2, [3]), (4, [3, 1])],
+    ),
+    ({"loss": "kl_cov"}, [(5, [2, 6]), (3, [4, 4])]),
     # All weights, with a reference; the rate is small, as Adam moves what is 0 but for rounding.
     (
         {"train": "full", "kl_coefficient": 0.3, "epochs": 2, "learning_rate": 1e-4},

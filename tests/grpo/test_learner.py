@@ -437,8 +437,10 @@ def test_what_further_rounds_drew_fills_the_step_that_was_asked_for():
     """Four groups asked for, eight drawn, four with a signal: the update of four of four."""
     groups = draw(POLICY, 1.0) * 2
     lengths = [len(sample.token_ids) for group in groups for sample in group.samples]
-    whole = gradients(POLICY, groups)
-    assert_same_update(gradients(POLICY, groups, asked=Requested(4, 8, lengths)), whole)
+    whole = gradients(POLICY, groups, kl_on="signal")
+    part = gradients(POLICY, groups, asked=Requested(4, 8, lengths), kl_on="signal")
+    assert whole[1].pop("policy/covered_frac") == 2 * part[1].pop("policy/covered_frac") == 1.0
+    assert_same_update(part, whole)
 
 
 def test_the_kl_of_replaced_groups_is_a_part_of_the_mean_and_no_more():
@@ -467,6 +469,52 @@ def test_clipping_and_optimizer_steps_are_those_of_the_groups_with_a_signal():
     assert metrics["policy/covered_frac"] == pytest.approx(trained / (trained + 12))
     moved = learner.update(silent, 2, LONGEST)
     assert "policy/clip_frac" not in moved and moved["policy/grad_norm"] > 0, "its KL alone"
+
+
+@pytest.mark.parametrize("several", [{}, {"epochs": 2}])
+def test_the_policy_learns_from_the_tokens_of_the_highest_entropy(several: dict[str, Any]):
+    """Of those in groups with a signal, by the policy before the update; the KL is of all."""
+    policy = tiny_policy()
+    groups = random_groups(3, [(3, [2, 4]), (5, [1, 3]), (4, [3, 2])])
+    groups[1:2] = silenced(groups[1:2])
+    sampled = score(policy, groups, section(), 1.0)
+    each = iter(sampled)
+    groups = [  # at a ratio of 1
+        replace(g, samples=[replace(s, sampled_logprobs=next(each).tolist()) for s in g.samples])
+        for g in groups
+    ]
+    entropies = []
+    for group in groups:
+        for sample in group.samples:
+            ids = [*group.prompt_ids, *sample.token_ids]
+            rows = whole_logits(policy, ids).log_softmax(-1)[len(group.prompt_ids) - 1 : -1]
+            entropies.append((-(rows.exp() * rows).sum(-1)).tolist())
+    signal = [e for n in (0, 1, 4, 5) for e in entropies[n]]
+    least = sorted(signal, reverse=True)[round(0.4 * len(signal)) - 1]  # of 11: quantile 0.6 is one
+    samples = [sample for group in groups for sample in group.samples]
+    gained = sum(
+        sample.advantage * sum(e >= least for e in known)
+        for sample, known in zip(samples, entropies, strict=True)
+    )
+    options = {"top_entropy": 0.4, "loss": "dapo", "learning_rate": 1e-12, **several}
+    _, metrics = gradients(policy, groups, kl_coefficient=0.3, **options)
+    assert metrics["policy/pg_loss"] == pytest.approx(-gained / 15, rel=1e-4)
+    _, whole = gradients(policy, groups, kl_coefficient=0.3, learning_rate=1e-12, **several)
+    assert metrics["policy/kl"] == pytest.approx(whole["policy/kl"], rel=1e-6)
+    assert metrics["policy/pg_loss"] != pytest.approx(whole["policy/pg_loss"], rel=1e-3)
+
+
+@pytest.mark.parametrize("loss", ["clip_cov", "kl_cov"])
+@pytest.mark.parametrize("off_policy", ["ratio", "truncated"])
+def test_a_selection_is_the_same_whatever_the_chunks(loss: str, off_policy: str):
+    groups = random_groups(3, [(3, [2, 4]), (5, [1, 3]), (4, [3, 2])])
+    options = {"loss": loss, "epochs": 2, "off_policy": off_policy, "top_entropy": 0.5}
+    whole = gradients(tiny_policy(), groups, micro_batch_tokens=1000, **options)
+    cut = gradients(tiny_policy(), groups, micro_batch_tokens=3, **options)
+    assert_same_update(whole, cut)
+    if off_policy == "ratio":  # at a ratio of 1, KL-Cov penalises nothing
+        plain = gradients(tiny_policy(), groups, **options | {"loss": "dapo"})
+        assert whole[1]["policy/pg_loss"] != pytest.approx(plain[1]["policy/pg_loss"], rel=1e-6)
 
 
 @pytest.mark.parametrize("several", [{}, {"epochs": 2, "minibatches": 2}])

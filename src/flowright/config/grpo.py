@@ -15,9 +15,19 @@ from flowright.config.section import (
 from flowright.core.plugins import Names
 
 OBJECTIVES = Names(
-    "objective", ("grpo", "dr_grpo", "dapo", "gspo", "cispo", "sft", "bradley_terry")
+    "objective",
+    (
+        *("grpo", "dr_grpo", "dapo", "gspo", "gmpo", "cispo", "sapo", "clip_cov", "kl_cov"),
+        *("sft", "bradley_terry"),
+    ),
 )
-ADVANTAGES = Names("advantage", ("group", "batch", "none", "rloo", "reinforce_plus_plus_baseline"))
+ADVANTAGES = Names(
+    "advantage",
+    (
+        *("group", "batch", "none", "rloo", "maxrl"),
+        *("reinforce_plus_plus", "reinforce_plus_plus_baseline"),
+    ),
+)
 KL_ESTIMATORS = Names("KL estimator", ("k1", "k2", "k3", "k3_weighted"))
 CORRECTIONS = Names(
     "off-policy correction",
@@ -55,15 +65,21 @@ class GrpoSection(Section):
     fixed data; nothing is sampled."""
     advantage_scale: Annotated[str, AfterValidator(ADVANTAGES.check)] = "group"
     """Divisor of a group's centred rewards: its standard deviation, the batch's, or none. `rloo`
-    subtracts the mean of the group's other rewards; `reinforce_plus_plus_baseline` divides by the
-    deviation of all centred rewards."""
+    subtracts the mean of the group's other rewards; `maxrl` divides by the group's mean;
+    `reinforce_plus_plus_baseline` divides by the deviation of all centred rewards;
+    `reinforce_plus_plus` has the batch's mean and deviation, and no baseline of a group."""
     clip_low: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Lower clip of the ratio, 1 - clip_low. Default: 0.2; 3e-4 for `gspo`; none for `cispo`."""
+    """Lower clip of the ratio, 1 - clip_low. Default: 0.2; 3e-4 for `gspo`, 0.33 for `gmpo`; none
+    for `cispo`, `sapo` and `kl_cov`."""
     clip_high: PositiveFloat | None = None
-    """Upper clip of the ratio, 1 + clip_high. Default: 0.2; 0.28 for `dapo`, 4e-4 for `gspo`, 4 for
-    `cispo`."""
+    """Upper clip of the ratio, 1 + clip_high. Default: 0.2; 0.28 for `dapo`, 4e-4 for `gspo`, 0.49
+    for `gmpo`, 4 for `cispo` (TRL's `epsilon_high` 5); none for `sapo` and `kl_cov`."""
     dual_clip: Annotated[float, Field(gt=1)] | None = 3.0
-    """Largest ratio where the advantage is negative; null for none. `cispo` ignores it."""
+    """Largest ratio where the advantage is negative; null for none. `cispo`, `gmpo`, `sapo` and
+    `kl_cov` ignore it."""
+    top_entropy: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of tokens that the policy learns from, those of the highest entropy; below 1 it costs a
+    forward pass."""
     kl_coefficient: NonNegativeFloat = 0.01
     """Weight of the KL to the base model."""
     kl_in: Literal["loss", "reward"] = "loss"

@@ -205,7 +205,7 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _check_nucleus_fits_correction(self) -> "Config":
-        name, by_sample = self.grpo.off_policy, self.grpo.loss == "gspo"
+        name, by_sample = self.grpo.off_policy, self.grpo.loss in ("gspo", "gmpo")
         by_sample = by_sample or (name or "").startswith("sequence_")
         if self.policy.top_p < 1 and by_sample and name not in ("ratio", "ignored"):
             raise ValueError(

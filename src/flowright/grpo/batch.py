@@ -259,14 +259,22 @@ def score(
 ) -> list[Tensor]:
     """Return the log-probabilities of each sample's learned tokens, float32, in the order of the
     samples: without gradients, at the sampling temperature."""
+    return [logprobs_T for logprobs_T, _ in measured(policy, groups, section, temperature)]
+
+
+def measured(
+    policy: Policy, groups: Sequence[Group], section: GrpoSection, temperature: float
+) -> list[tuple[Tensor, Tensor]]:
+    """Return :func:`score` with the entropies of the tokens' distributions, in nats."""
     samples = [sample for group in groups for sample in group.samples]
-    found: dict[int, Tensor] = {}
+    found: dict[int, tuple[Tensor, Tensor]] = {}
     budget, sharing = section.micro_batch_tokens, section.prefix_sharing
     with torch.no_grad():
         for hidden_N, numbers in chunks(policy, groups, budget, sharing):
             chunk = [samples[number] for number in numbers]
-            logprobs_N, _ = sample_logprobs(policy, hidden_N, chunk, temperature)
-            parts = logprobs_N.split([sample.count for sample in chunk])
+            both = sample_logprobs(policy, hidden_N, chunk, temperature)
+            lengths = [sample.count for sample in chunk]
+            parts = zip(*(values_N.split(lengths) for values_N in both), strict=True)
             found.update(zip(numbers, parts, strict=True))
     return [found[number] for number in range(len(samples))]
 

@@ -19,12 +19,22 @@ from flowright.grpo.batch import (
     Requested,
     Trained,
     chunk_scores,
+    measured,
     sample_logprobs,
     score,
     score_some,
 )
-from flowright.grpo.objectives import Objective, PairObjective, Tokens, choices_of, k3, pairs_of
-from flowright.grpo.ranks import ONE, Ranks
+from flowright.grpo.objectives import (
+    Objective,
+    PairObjective,
+    Statistics,
+    Tokens,
+    choices_of,
+    high_entropy,
+    k3,
+    pairs_of,
+)
+from flowright.grpo.ranks import ONE, Ranks, interleaved
 from flowright.grpo.step_record import StepSums, fixed_data_metrics, step_norms, update_metrics
 from flowright.grpo.tables import SCHEDULES
 from flowright.policy.layout import to_device
@@ -40,6 +50,8 @@ class Minibatch:
     the reference, empty without a KL term. ``old``: log-probs before the update by sample number,
     empty if the first forward pass computes them. ``found``: all of the latter once trained on,
     None where they are not kept. ``regular``: factor of the weights for KL and entropy.
+    ``selected`` and ``learned``: by sample, the tokens that the objective selected and those that
+    the policy learns from; empty without a selection.
     """
 
     groups: Sequence[Group]
@@ -49,6 +61,8 @@ class Minibatch:
     old: Mapping[int, Tensor] = field(default_factory=dict)
     found: dict[int, Tensor] | None = None
     regular: float = 1.0
+    selected: Sequence[Tensor] = ()
+    learned: Sequence[Tensor] = ()
 
     @property
     def silent(self) -> list[bool]:
@@ -142,6 +156,7 @@ class Learner:
                     [count * w_S for w_S in (*heavy_P[i::count], *light_P[i::count])],
                     moves,
                     keep=found is not None,
+                    draw=f"{self._seed}/{step}/selected/{i}",
                 ),
                 regular=regular,
             )
@@ -201,22 +216,82 @@ class Learner:
         weights_P: Sequence[Tensor],
         moves: int,
         keep: bool,
+        draw: str,
     ) -> Minibatch:
         """Return this rank's share with log-probs of the reference and of the policy before its
         ``moves`` optimizer steps, computed once for all passes. With a single step they are those
-        of its forward pass. ``keep``: those of all samples are wanted."""
+        of its forward pass. ``keep``: those of all samples are wanted. ``draw``: the seed of what
+        the objective selects."""
         mine, samples = self._ranks.mine(groups), [s for group in groups for s in group.samples]
+        made = self._minibatch(groups, weights_P)
+        if self._kl_in_loss:
+            made = replace(made, reference=self._reference(mine))
+        if self._selects:
+            return self._selected(made, moves, keep, draw)
         # Among all ranks' samples, as all score some or none does.
         before = moves > 1 and any(map(self._is_to_learner, samples))
         old = self._scores(mine, self._is_to_learner) if before else {}
         others = keep and moves > 1 and not all(map(self._is_to_learner, samples))
         rest = self._scores(mine, lambda s: not self._is_to_learner(s)) if others else {}
+        return replace(made, old=old, found={**old, **rest} if keep else None)
+
+    @property
+    def _selects(self) -> bool:
+        """True where tokens are selected among those of an optimizer step, before it."""
+        objective = self._choices.objective
+        if not isinstance(objective, Objective) or objective.fixed_data:
+            return False
+        return objective.selects is not None or self._section.top_entropy < 1
+
+    def _selected(self, made: Minibatch, moves: int, keep: bool, draw: str) -> Minibatch:
+        """Return the minibatch with the log-probs before its steps, and with the tokens that are
+        selected among all ranks' in groups with a signal."""
+        found = measured(self._policy, made.groups, self._section, self._temperature)
+        advantages = [sample.advantage for sample in made.samples]
+        rows = [
+            torch.stack(
+                [logprobs_T.cpu(), entropy_T.cpu(), torch.full(logprobs_T.shape, advantage)]
+            )
+            for (logprobs_T, entropy_T), advantage in zip(found, advantages, strict=True)
+        ]
+        each = iter(rows)
+        mine_P = [
+            torch.cat(
+                [torch.zeros(3, 0), *([next(each) for _ in group.samples] * group.has_signal)], 1
+            )
+            for group in made.groups
+        ]
+        every_P = interleaved(self._ranks.gather(mine_P))  # the same on every number of ranks
+        marks_N = self._marks(Statistics(*torch.cat(every_P, dim=1)), draw)
+        marks_P = self._ranks.mine(marks_N.split([part.shape[1] for part in every_P], dim=1))
+        marks: list[Tensor] = []
+        for group, marks_M in zip(made.groups, marks_P, strict=True):
+            counts = [sample.count for sample in group.samples]
+            silent = torch.tensor([[False], [True]]).expand(2, sum(counts))
+            marks += (marks_M if group.has_signal else silent).split(counts, dim=1)
+        logprobs = {n: logprobs_T for n, (logprobs_T, _) in enumerate(found)}
+        old = {n: logprobs[n] for n, s in enumerate(made.samples) if self._is_to_learner(s)}
         return replace(
-            self._minibatch(groups, weights_P),
-            reference=self._reference(mine) if self._kl_in_loss else (),
-            old=old,
-            found={**old, **rest} if keep else None,
+            made,
+            old=old if moves > 1 else {},
+            found=logprobs if keep else None,
+            selected=[selected_T for selected_T, _ in marks],
+            learned=[learned_T for _, learned_T in marks],
         )
+
+    def _marks(self, statistics: Statistics, draw: str) -> Tensor:
+        """Return the tokens that the objective selects and those that the policy learns from, as
+        two rows of truth values."""
+        objective, share = self._choices.objective, self._section.top_entropy
+        assert isinstance(objective, Objective)
+        learned_N = torch.ones(statistics.logprobs_N.shape, dtype=torch.bool)
+        selected_N = ~learned_N
+        if learned_N.numel() and objective.selects is not None:
+            generator = torch.Generator().manual_seed(random.Random(draw).getrandbits(63))
+            selected_N = objective.selects(statistics, generator)
+        if learned_N.numel() and share < 1:
+            learned_N = high_entropy(statistics, share)
+        return torch.stack([selected_N, learned_N])
 
     def _is_to_learner(self, sample: Trained) -> bool:
         """Return whether a sample's ratio is to the learner before the update. It always is where
@@ -346,9 +421,17 @@ class Learner:
         advantages_N = to_device(advantages_S, device)[sample_N]
         choices = self._choices
         bounds = choices.clip_low, choices.clip_high, section.dual_clip
-        tokens = Tokens(logprobs_N, old_N, advantages_N, sample_N, *bounds)
+        selected_N = learned_N = None
+        if minibatch.selected:
+            marks = [
+                torch.cat([m[n] for n in numbers]) for m in (minibatch.selected, minibatch.learned)
+            ]
+            selected_N, learned_N = (to_device(mark_N, device) for mark_N in marks)
+        tokens = Tokens(logprobs_N, old_N, advantages_N, sample_N, *bounds, selected_N)
         terms = objective.terms(tokens)
         total_N, weight_N = terms.policy_N, None
+        if learned_N is not None:
+            total_N = total_N * learned_N
         if choices.correction.weights is not None:
             cap, drift_N = section.off_policy_cap, (old_N - sampled_N).detach()
             weight_N = choices.correction.weights(drift_N, sample_N, cap)

@@ -21,7 +21,7 @@ from flowright.data.mixture import Mixture, tasks_hash
 from flowright.data.task import Task
 from flowright.environments.base import Environment
 from flowright.environments.rollout import Rollout
-from flowright.grpo.advantages import GroupAdvantages, group_advantages, signal_of
+from flowright.grpo.advantages import GroupAdvantages, group_advantages, signals_of
 from flowright.grpo.batch import (
     Batch,
     Group,
@@ -204,7 +204,7 @@ class Pipeline(BatchSource):
         enter("rollout", step)
         batch = await self._joined(self._rolled_out(step), learner)
         for number in range(1, grpo.resample_rounds + 1):
-            signals = [signal_of(rewards_G) for rewards_G in batch.task_rewards_P_G]
+            signals = signals_of(batch.task_rewards_P_G, grpo.advantage_scale)
             missing = grpo.prompts_per_step - signals.count("ok")
             if missing <= 0 or unscored_share(batch.rollouts) > grpo.max_unscored:
                 break
