@@ -64,7 +64,7 @@ _OFF = "set grpo.prefix_sharing: false to train without it"
 
 
 Comparison = Iterator[tuple[str, float, float]]
-"""What was compared, its gap and the limit."""
+"""Text of a comparison, its gap and the limit."""
 
 
 class Gradients(Protocol):
