@@ -33,8 +33,7 @@ for name in N_GPUS TP_SIZE GPU_MEM_UTIL MAX_NUM_BATCHED_TOKENS LOAD_FORMAT ENABL
     [[ -z ${!name:-} ]] || echo "note: $name: of a vLLM server, which is started with it" >&2
 done
 
-python="${PYTHON:-$root/.venv/bin/python}"
-[[ -x $python ]] || python="$(find_python)" || exit
+python="$(find_checkout_python "$root")" || exit
 who=()
 case ${ROLLOUT_NAME:-hf} in
     hf)

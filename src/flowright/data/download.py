@@ -26,7 +26,7 @@ from huggingface_hub.file_download import http_get
 
 from flowright.core.errors import UserError
 from flowright.data.sources import File, Source
-from flowright.data.sources.dataset import hub_rows, sha256_of
+from flowright.data.sources.dataset import hub_rows, other_names, sha256_of
 
 # By name: huggingface_hub exports the base of its HTTP client's errors only.
 _UNREACHABLE = ("ConnectError", "ConnectTimeout", "OfflineModeIsEnabled")
@@ -181,9 +181,10 @@ class Downloader:
         match origin:
             case "present" if target.is_file():
                 return True
-            case "present" if file.parquet and (self._folder / hub_rows(file.path)).is_file():
-                download.path = hub_rows(file.path)
-                return True
+            case "present":
+                found = [p for p in other_names(file.path) if (self._folder / p).is_file()]
+                download.path = found[0] if found else file.path
+                return bool(found)
             case "hub" if self._web and file.hub:
                 self._web.from_hub(file.hub, target)
                 return True

@@ -202,7 +202,8 @@ def load_study(path: Path) -> StudyConfig:
     try:
         study = StudyConfig.model_validate(data)
     except ValidationError as error:
-        lines = [f"{path}: {explain(StudyConfig, detail)}" for detail in error.errors()]
+        found = (line for detail in error.errors() for line in explain(StudyConfig, detail))
+        lines = [f"{path}: {line}" for line in found]
         raise ConfigError(*lines) from None
     if problems := [*_arm_problems(study), *_claim_problems(study)]:
         raise ConfigError(*(f"{path}: {line}" for line in problems))
