@@ -13,9 +13,16 @@ from flowright.config.policy import PolicySection
 from flowright.config.root import EvaluationSection
 from flowright.core.errors import Failure, Reason
 from flowright.core.statistics import bootstrap
-from flowright.data.task import Kind, Problem
+from flowright.data.task import Kind, Problem, Task
 from flowright.environments.registry import make_config
-from flowright.environments.rollout import UNSCORED, Completion, Reward, Rollout, Spent
+from flowright.environments.rollout import (
+    UNSCORED,
+    Completion,
+    Reward,
+    Rollout,
+    Spent,
+    to_record,
+)
 from flowright.environments.workflow.environment import MOST_SAMPLES, WorkflowEnvironment
 from flowright.environments.workflow.reward import WorkflowDetails
 from flowright.evaluation.comparison import (
@@ -334,6 +341,22 @@ async def test_a_comparison_measures_every_fixed_workflow_on_the_same_problems()
     assert found.best_by_kind_gold == pytest.approx(2 / 3)
     assert [done for done, _, _ in seen] == list(range(len(found.rows)))
     assert {total for _, total, _ in seen} == {len(found.rows)}
+
+
+async def test_a_prompt_that_was_cut_is_kept_as_the_policy_saw_it():
+    kept: list[Rollout] = []
+
+    def encode(task: Task) -> Prompt:
+        return Prompt((1,), True, "begin ... end") if task is TASKS[0] else Prompt((1,), False)
+
+    def keep(key: str, groups: Sequence[Sequence[Rollout]]) -> None:
+        kept.extend(rollout for group in groups for rollout in group)
+
+    row = await Evaluator(Table(), encode, make_config(), keep=keep).row("p", Repeater(), TASKS)
+    assert row.cut == 1
+    assert {r.task.id: r.cut_prompt for r in kept if r.cut_prompt} == {TASKS[0].id: "begin ... end"}
+    records = [to_record(rollout, {}, 1, 0, 0, None) for rollout in kept]
+    assert sum("cut_prompt" in record for record in records) == len(kept) // len(TASKS)
 
 
 async def test_without_baselines_only_the_policies_are_measured():

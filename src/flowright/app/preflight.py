@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 import uvloop
 from rich.console import Console
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 from flowright.app.device import GIB, MemoryDemand, look_at_device, memory_table, planned_device
 from flowright.app.open_policies import check_samplers, fitted_tasks, model_at_hand
@@ -35,6 +35,7 @@ from flowright.grpo.objectives import choices_of, resolved
 from flowright.grpo.problems import is_scaffolded, problems_of, shown_prompts
 from flowright.policy.base_models import is_cached
 from flowright.policy.memory import shape_of
+from flowright.policy.model_folders import load_config, load_tokenizer
 from flowright.policy.sampling import Tokenizer, fitting
 from flowright.runs.loggers import check_loggers
 
@@ -164,11 +165,16 @@ def _scaffolds(config: Config, environment: Environment, tasks: TaskSets) -> str
 def _training(config: Config) -> str:
     grpo = config.grpo
     settings = f"{grpo.loss}, lr {grpo.learning_rate:g}, KL {grpo.kl_coefficient:g}"
+    if grpo.kl_coefficient:
+        settings += f" ({grpo.divergence} in the {grpo.kl_in}, of {KL_GROUPS[grpo.kl_on]})"
     steps = f"{grpo.steps} steps of {grpo.prompts_per_step}"
     if _has_fixed_data(config):
         return f"{steps} rows, {settings}"
     samples = grpo.prompts_per_step * grpo.group_size
     return f"{steps} problems x {grpo.group_size} attempts = {samples} samples, {settings}"
+
+
+KL_GROUPS = {"all": "all groups", "signal": "groups with a signal"}
 
 
 def _has_fixed_data(config: Config) -> bool:
@@ -182,12 +188,16 @@ def _tokenizer(config: Config) -> Tokenizer | None:
         # Of a folder without its files transformers makes an empty one, which has no template.
         bare = name and Path(name).is_dir() and not any(Path(name).glob("tokenizer*"))
         if name is not None and not bare:
-            return AutoTokenizer.from_pretrained(name, local_files_only=True)
+            return load_tokenizer(name, config.policy.chat_template, local_files_only=True)
     return None
 
 
 def _policy(config: Config) -> str:
     name, about = config.strategy_model, check_model(config)
+    if (at_hand := model_at_hand(config)) is not None:
+        with suppress(OSError, ValueError):  # reported when it is loaded
+            load_config(at_hand)
+            load_tokenizer(at_hand, config.policy.chat_template, local_files_only=True)
     if config.policy.warm_start.folder or name == SMOLLM2:
         return f"{name}: {about}"
     if name == TINY:
@@ -211,10 +221,10 @@ def demand_of(config: Config) -> MemoryDemand | None:
     if config.strategy_model == TINY or name is None:
         return None
     try:
-        architecture = AutoConfig.from_pretrained(name)
+        architecture = load_config(name)
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(architecture)
-    except (OSError, ValueError):
+    except (OSError, ValueError, UserError):
         return None  # reported when it is loaded
     shape, gpus = shape_of(model, config.policy), _gpus(config) if config.policy.sharded else 1
     return MemoryDemand(shape, config.policy, config.grpo, gpus, planned_device(config))
@@ -256,9 +266,17 @@ def _settings(config: Config) -> str:
     )
     if _has_fixed_data(config):
         return computed
+    nucleus = ""
+    if policy.top_p < 1:
+        nucleus = (
+            f"\n{' ' * 10}WARNING: policy.top_p {policy.top_p:g}: tokens outside the nucleus are "
+            "never drawn, so they are never learned; ratios are to the learner's own "
+            "log-probabilities, which several optimizer steps cost a pass; watch "
+            "policy/nucleus_mass"
+        )
     return (
         f"{computed}, rollouts {config.pipeline.max_staleness} steps ahead of the learner, "
-        f"off_policy {grpo.off_policy}, clip -{grpo.clip_low:g} +{grpo.clip_high:g}"
+        f"off_policy {grpo.off_policy}, clip -{grpo.clip_low:g} +{grpo.clip_high:g}{nucleus}"
     )
 
 

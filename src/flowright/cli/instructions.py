@@ -5,13 +5,17 @@ import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from flowright.core.command_line import at_least_one, say, settings_of
+
+if TYPE_CHECKING:
+    from flowright.evaluation.responses.score_responses import Reward
 
 LLM_FILE = Path("config/aflow_llm.yaml")
 JUDGE_FILE = Path("config/judge_server.yaml")
 
+REWARDS = ("rubric", "verif", "constraints")
 SCORE_KEYS = {
     "data.prompt_key": "prompt",
     "data.response_key": "responses",
@@ -38,7 +42,7 @@ def add_evaluate_options(parser: argparse.ArgumentParser) -> None:
         help="others' verdicts on these answers, to compare with")  # fmt: skip
     add("--json", type=Path, metavar="OUT", help="the record, with every verdict")
     add("--save-responses", type=Path, metavar="FILE",
-        help="a model's answers (default: outputs/instructions/MODEL.jsonl)")  # fmt: skip
+        help="a model's answers (default: outputs/instructions/MODEL-HASH.jsonl)")  # fmt: skip
     add("--limit", type=at_least_one, metavar="N", help="the first N prompts (all)")
     add("--overwrite", action="store_true", help="ask the model again for all")
     add("--judge", metavar="NAME", help="of healthbench: a model of --llm-file, or simulated")
@@ -77,6 +81,7 @@ def _evaluate_instructions(options: argparse.Namespace, console: Any) -> None:
     from flowright.criteria.constraints.checkers import read_answers
     from flowright.evaluation.responses.instruction_benchmarks import (
         open_prompts,
+        record_place,
         score_instructions,
         write_record,
     )
@@ -91,6 +96,7 @@ def _evaluate_instructions(options: argparse.Namespace, console: Any) -> None:
         answers, generation = _ask(options, sets, console)
     record = score_instructions(sets, answers, options.verdicts) | {"generation": generation}
     if options.json is not None:
+        options.json = record_place(options.json, generation)
         write_record(record, options.json)
     console.print(report_text(instructions_report(record)))
 
@@ -117,6 +123,7 @@ def _evaluate_healthbench(options: argparse.Namespace, console: Any) -> None:
         JUDGE_FILE,
         [f"llm.file={options.llm_file}"],
         calls="each",  # as the benchmark's own program does
+        grades_empty=True,
     )
     data = options.data or options.folder / "rubrics/healthbench_val.parquet"
     out = options.json or Path("outputs/instructions/healthbench.json")
@@ -142,11 +149,14 @@ def _ask(
         model_name,
         progress_bar,
     )
+    from flowright.policy.base_models import model_id
 
     errors = Console(stderr=True)
     named = model_name(options, partial(say, errors))
     settings = draw_settings(options)
     called = Path(named.model or named.server or "served").name
+    if named.model is not None and Path(named.model).is_dir():  # others may have its name
+        called = f"{called}-{model_id(named.model)}"
     path = options.save_responses or Path(f"outputs/instructions/{called}.jsonl")
     several = options.save_responses is None or len(sets) > 1
     answers: dict[str, str] = {}
@@ -225,7 +235,7 @@ def generate(options: argparse.Namespace) -> int:
 
 def add_score_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--reward", required=True, choices=("rubric", "verif", "constraints"),
+    add("--reward", choices=REWARDS,
         help="what a row is graded by")  # fmt: skip
     add("--judge", metavar="NAME", help="a model of the LLM file, or simulated")
     add("--calls", choices=("together", "each", "brackets"), default="together",
@@ -248,8 +258,9 @@ def score(options: argparse.Namespace) -> int:
     flowright instructions score data.path=ifeval.parquet --reward constraints
 
     Keys: data.path, data.prompt_key, data.response_key, data.data_source_key,
-    data.reward_model_key; and those of --config, such as judge.max_tokens=4096. An interrupted
-    command resumes. docs/instructions.md describes the scores.
+    data.reward_model_key; and those of --config, such as judge.max_tokens=4096. With
+    custom_reward_function.path=health_bench/scaleai_batch_reward_fn.py, as for verl's main_eval,
+    the reward is rubric. An interrupted command resumes. docs/instructions.md describes the scores.
     """
     import uvloop
     from rich.console import Console
@@ -266,13 +277,17 @@ def score(options: argparse.Namespace) -> int:
     from flowright.viewer.rendering.report import report_text
 
     console, errors = Console(), Console(stderr=True)
-    given, overrides = _split_keys(options.keys)
+    given, overrides, reward = _split_keys(options.keys, options.reward)
     data = Path(given.pop("data.path"))
-    variables = os.environ if options.reward == "verif" else {}
+    variables = os.environ if reward == "verif" else {}
+    judge = options.judge
+    if judge is None and reward != "constraints" and os.environ.get("VLLM_BASE_URL"):
+        judge = "instructions-judge"
+        say(errors, f"note: --judge {judge}, the servers of VLLM_BASE_URL")
     request = ScoreRequest(
         graders=GraderSettings(
-            options.reward,
-            options.judge,
+            reward,
+            judge,
             options.config,
             overrides,
             options.calls,
@@ -290,8 +305,10 @@ def score(options: argparse.Namespace) -> int:
     return 0
 
 
-def _split_keys(given: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """The keys of the data, and those of the judge. Raises UserError."""
+def _split_keys(
+    given: Sequence[str], reward: str | None
+) -> "tuple[dict[str, str], list[str], Reward]":
+    """The keys of the data, those of the judge, and the reward. Raises UserError."""
     from flowright.core.errors import UserError
     from flowright.core.plugins import suggest
 
@@ -301,7 +318,11 @@ def _split_keys(given: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     for one in given:
         key, _, value = one.partition("=")
         if key.startswith("custom_reward_function"):
-            problems.append(f"{key}: a reward is chosen by --reward, rubric, verif or constraints")
+            is_known = Path(value).name == "scaleai_batch_reward_fn.py" or value == "compute_score"
+            if is_known and key.endswith(".path"):
+                reward = reward or "rubric"
+            elif not is_known:
+                problems.append(f"{one}: not run; --reward, rubric, verif or constraints, grades")
         elif not key.startswith("data."):
             others.append(one)
         elif key not in ("data.path", *SCORE_KEYS):
@@ -311,6 +332,8 @@ def _split_keys(given: Sequence[str]) -> tuple[dict[str, str], list[str]]:
             ours[key] = value
     if not ours.get("data.path"):
         problems.append("data.path=FILE: which file is scored?")
+    if reward is None and not problems:
+        problems.append(f"--reward: one of {', '.join(REWARDS)}")
     if problems:
         raise UserError(*problems)
-    return ours, others
+    return ours, others, cast("Reward", reward)

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from flowright.config.workflow import RewardSection
-from flowright.core.errors import Blame, Failure, Reason
+from flowright.core.errors import Blame, Failure, Reason, UserError
 from flowright.data.mixture import tasks_by_kind
 from flowright.data.task import Task
 from flowright.grading import Gold
@@ -33,6 +33,19 @@ INVALID = frozenset(
 """The policy's failures before its program ran. Its other failures count as crashes."""
 
 
+LARGEST_REWARD = 1e12
+"""Larger rewards are refused: their squares overflow in a group's deviation and in metrics."""
+
+
+def check_reward(value: float) -> None:
+    """Raise UserError for a reward or a penalty that is not finite, or too large."""
+    if not abs(value) <= LARGEST_REWARD:  # nan, too
+        raise UserError(
+            f"reward {value:g}: give a number between -{LARGEST_REWARD:g} and {LARGEST_REWARD:g}; "
+            "an unscored sample is None, never NaN or infinite"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Reward:
     """``value`` is the sum of ``parts``, or None for a sample that could not be scored, which has
@@ -54,7 +67,10 @@ class Reward:
         if self.value is None:
             if self.parts:
                 raise ValueError(f"an unscored sample has no parts, not {dict(self.parts)}")
-        elif not math.isclose(self.value, sum(self.parts.values()), abs_tol=1e-9):
+            return
+        for value in (self.value, *self.parts.values()):
+            check_reward(value)
+        if not math.isclose(self.value, sum(self.parts.values()), abs_tol=1e-9):
             raise ValueError(f"parts {dict(self.parts)} do not sum to {self.value}")
 
 
@@ -122,6 +138,9 @@ def _scored(validity: float, correctness: float) -> Reward:
     return Reward(validity + correctness, {"validity": validity, "correctness": correctness})
 
 
+MOST_PROBLEM = 4000
+"""Characters of a problem that a record keeps."""
+
 SCHEMA = 1
 """Version of a rollout's record (docs/viewing.md); records without the field are older."""
 
@@ -151,7 +170,8 @@ class Rollout:
 
     ``reward.value`` is None when the failure is ours (law 1). ``verdict`` and ``gold`` are None
     where an environment has none, or where a failure cut them off. ``details`` is what only its
-    environment knows of it, in a type of its own.
+    environment knows of it, in a type of its own. ``cut_prompt``: the task's text as the policy saw
+    it, None where the prompt was not cut.
     """
 
     task: Task
@@ -162,6 +182,7 @@ class Rollout:
     gold: Gold | None = None
     spent: Spent | None = None
     details: object = None
+    cut_prompt: str | None = None
 
     @property
     def lost(self) -> bool:
@@ -206,6 +227,10 @@ def to_record(
     """A rollout as it is kept in ``rollouts/``: what the viewer and the report read. ``own`` are
     the environment's fields. Values are plain JSON; long texts were cut where they were made."""
     task, sample = rollout.task, rollout.sample
+    problem: dict[str, Any] = {"problem": task.problem[:MOST_PROBLEM]}
+    if len(task.problem) > MOST_PROBLEM:
+        problem["problem_characters"] = len(task.problem)
+    cut = {} if rollout.cut_prompt is None else {"cut_prompt": rollout.cut_prompt}
     return {
         "schema": SCHEMA,
         "step": step,
@@ -215,9 +240,10 @@ def to_record(
             "id": task.id,
             "kind": task.kind,
             "source": task.source,
-            "problem": task.problem[:4000],
+            **problem,
             "reference": task.reference[:2000],
         },
+        **cut,
         "completion": sample.text,
         "tokens": len(sample.token_ids),
         "finish_reason": sample.finish_reason,

@@ -81,7 +81,8 @@ class TableRow:
 
     ``shown``: in short tables, too. Of a policy also ``lengths``, the mean tokens of its
     completions problem by problem, and the score of a ``text`` that it was not trained on. ``f1``:
-    by dataset the mean token F1 with its interval, where answers are free text.
+    by dataset the mean token F1 with its interval, where answers are free text. ``cut``: problems
+    whose prompt was cut.
     """
 
     name: str
@@ -93,6 +94,7 @@ class TableRow:
     lengths: tuple[float, ...] = ()
     text: TextScore | None = None
     f1: Mapping[str, Estimate] = field(default_factory=dict)
+    cut: int = 0
 
     @property
     def by_reward(self) -> bool:
@@ -140,7 +142,12 @@ class Evaluator:
             problem.completions(samples, f"{key}/{problem.task.id}")
             for problem, samples in zip(problems, drawn, strict=True)
         ]
-        shares = await self.ranks.all_gather(await rollout_all(self.environment, groups))
+        done = await rollout_all(self.environment, groups)
+        done = [
+            problem.with_cut_prompts(self.environment, some)
+            for problem, some in zip(problems, done, strict=True)
+        ]
+        shares = await self.ranks.all_gather(done)
         rollouts = interleaved(shares)
         if self.keep is not None:
             self.keep(key, rollouts)
@@ -179,7 +186,9 @@ def make_row(
     drawn = group == "policy" and any(lengths)
     mix = environment.mix(flat)
     f1 = {s: found for s in names if (found := _f1([g for g in rollouts if g[0].task.source == s]))}
-    return TableRow(name, group, kinds, sources, mix, shown, tuple(lengths) if drawn else (), f1=f1)
+    cut = sum(any(r.cut_prompt is not None for r in g) for g in rollouts)
+    length = tuple(lengths) if drawn else ()
+    return TableRow(name, group, kinds, sources, mix, shown, length, f1=f1, cut=cut)
 
 
 def _f1(groups: Sequence[Sequence[Rollout]]) -> Estimate | None:

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, Protocol
 
-from jinja2 import TemplateError
-
 from flowright.core.errors import DataError, UserError
 from flowright.llm.chat import Message
 from flowright.llm.control_tokens import MARKED, OwnTokens, broken
 from flowright.llm.counters import Counters
 from flowright.llm.replies import THINKING_TAG
+from flowright.policy.chat_templates import render_template
 
 CUT_MARKER = "\n[... the middle of the problem is cut ...]\n"
 _LEAST_PROBLEM_TOKENS = 32
@@ -33,10 +32,12 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Token ids of a prompt for a sampler; ``truncated`` if the problem was cut."""
+    """Token ids of a prompt for a sampler; ``truncated`` if the problem was cut, and then its last
+    message as it is in the prompt (``shown``)."""
 
     token_ids: tuple[int, ...]
     truncated: bool
+    shown: str = ""
 
 
 def render(messages: Sequence[Message], tokenizer: Tokenizer, max_tokens: int) -> Prompt:
@@ -54,7 +55,7 @@ def render(messages: Sequence[Message], tokenizer: Tokenizer, max_tokens: int) -
         turns = [*messages[:-1], Message(last.role, shorter)]
         ids = template_ids(turns, tokenizer, to_answer=True)
         if len(ids) <= max_tokens:
-            return Prompt(tuple(ids), truncated=True)
+            return Prompt(tuple(ids), truncated=True, shown=shorter)
         keep -= max(1, len(ids) - max_tokens)  # the marker, and tokens that were cut apart
     alone = len(template_ids(messages, tokenizer, to_answer=True)) - len(content)
     raise UserError(
@@ -81,14 +82,29 @@ _THINKING = re.compile(rf"[<\[]/?(?:{THINKING_TAG})[>\]]", re.IGNORECASE)
 def template_text(messages: Sequence[Message], tokenizer: Tokenizer, to_answer: bool) -> str:
     """Format messages by the chat template, ``to_answer`` with the beginning of an answer behind
     them; only for :func:`text_ids`, as control tokens in the messages are broken. Raises DataError
-    if the template refuses the messages, such as for an unknown role."""
+    if the template refuses the messages, such as for an unknown role, or goes beyond its limits."""
     chat = [{"role": m.role, "content": _plain(m.content, m.role, tokenizer)} for m in messages]
     try:
-        return tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=to_answer)
-    except (TemplateError, ValueError, TypeError) as error:
+        return _applied(tokenizer, chat, to_answer)
+    except (ValueError, TypeError) as error:
         roles = ", ".join(m.role for m in messages[:_SHOWN]) + ", ..." * (len(messages) > _SHOWN)
         why = " ".join(str(error).split())[:200]
         raise DataError(f"the chat template refuses turns of {roles}: {why}") from error
+
+
+def _applied(tokenizer: Tokenizer, chat: list[dict[str, str]], to_answer: bool) -> str:
+    """Render by the template of a tokenizer that has one; others format in their own way."""
+    template = getattr(tokenizer, "chat_template", None)
+    if isinstance(template, Mapping):
+        template = template.get("default")
+    if not isinstance(template, str):
+        return tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=to_answer)
+    tokens = getattr(tokenizer, "special_tokens_map", {})
+    try:
+        return render_template(template, chat, to_answer, tokens)
+    except DataError as error:
+        name = getattr(tokenizer, "name_or_path", "") or "the tokenizer"
+        raise DataError(f"{name}: {error}") from None
 
 
 def template_ids(messages: Sequence[Message], tokenizer: Tokenizer, to_answer: bool) -> list[int]:
@@ -137,8 +153,8 @@ def _control(
     tokens that are also found in other spellings, such as in capitals."""
     chat = [{"role": role, "content": ""} for role in ("user", "assistant")]
     try:
-        shown = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-    except (TemplateError, ValueError, TypeError):
+        shown = _applied(tokenizer, chat, to_answer=True)
+    except (ValueError, TypeError):
         shown = ""
 
     def is_control(token: str, special: bool) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -80,9 +81,11 @@ def power_of(plan: StudyPlan, claim: ClaimSection) -> str:
     seeds = len(plan.study.all_seeds)
     level = claim.alpha / max(1, len(plan.study.claims))
     logs = claim.test == "log_rank"
-    least = 0.5**seeds if logs else least_p(claim.test, seeds)
+    least = least_p(claim.test, seeds)
     if least > claim.alpha:
-        return f"smallest p {least:.2g}: it cannot hold; more seeds"
+        signs = " by signs alone" if claim.test == "t" else ""
+        enough = next(n for n in count(seeds) if least_p(claim.test, n) <= claim.alpha)
+        return f"smallest p{signs} {least:.2g}: {seeds} seeds cannot hold it; give {enough}"
     if least > level:
         return (
             f"smallest p {least:.2g} cannot reach Holm's first level {level:.2g}: it holds only "

@@ -3,12 +3,13 @@ scores."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from flowright.core.errors import DataError
-from flowright.core.files import check_writable
+from flowright.core.files import check_writable, read_json
 from flowright.core.plugins import suggest
 from flowright.core.tables import read_rows, write_rows
 from flowright.criteria.constraints.checkers import (
@@ -23,6 +24,7 @@ from flowright.criteria.constraints.checkers import (
 from flowright.criteria.constraints.language import NoTagger
 from flowright.criteria.rubrics.points import healthbench_score
 from flowright.data.row_files import UnusableRow, decoded, turns_of
+from flowright.data.sources.preference_registry import no_prompts
 from flowright.evaluation.responses.generate import (
     AnswerProgress,
     Generated,
@@ -48,6 +50,7 @@ from flowright.evaluation.responses.score_responses import (
 )
 from flowright.llm.chat import Message
 from flowright.llm.replies import spoken_answer
+from flowright.policy.base_models import model_id
 from flowright.runs.checkpoints import sha256_of
 
 FILES: Mapping[str, str] = {
@@ -59,11 +62,12 @@ FILES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class PromptSet:
-    """A benchmark and its prompts."""
+    """A benchmark and its prompts, of ``total`` in its file."""
 
     benchmark: str
     data: Path
     prompts: tuple[InstructedPrompt, ...]
+    total: int
 
 
 def open_prompts(
@@ -84,9 +88,9 @@ def open_prompts(
     for name in dict.fromkeys(chosen):
         path = data or folder / FILES[name]
         if data is None and not path.exists():
-            fetch = f"python scripts/download_all_datasets.py {name}"
-            raise DataError(f"{path}: no such file; {fetch} fetches it, or give --data FILE")
-        opened.append(PromptSet(name, path, read_prompts(path)[:limit]))
+            raise DataError(f"{path}: {no_prompts(path)}, or give --data FILE")
+        prompts = read_prompts(path)
+        opened.append(PromptSet(name, path, prompts[:limit], len(prompts)))
     return opened
 
 
@@ -117,7 +121,7 @@ def score_instructions(
         thinking = thinking_in(answer for _, answer in joined.answered)
         comparison = None if theirs is None else compare(scored, theirs)
         benchmarks[one.benchmark] = record_of(
-            {"data": str(one.data), "unscored": unscored, "thinking": thinking},
+            {"data": str(one.data), "of": one.total, "unscored": unscored, "thinking": thinking},
             joined,
             scored,
             comparison,
@@ -131,6 +135,21 @@ def score_instructions(
 def write_record(record: Mapping[str, Any], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(record, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+
+def record_place(path: Path, generation: Mapping[str, Mapping[str, Any]]) -> Path:
+    """Return where the record of a model's answers goes: ``path``, or a name with the hash of its
+    weights beside it where ``path`` has the record of another model."""
+
+    def models(answers: Mapping[str, Mapping[str, Any]]) -> set[str]:
+        return {str(one.get("weights") or Path(one["model"]).name) for one in answers.values()}
+
+    ours = models(generation)
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        theirs = models(read_json(path)["generation"])
+        if theirs and ours and theirs != ours:
+            return path.with_name(f"{path.stem}-{'-'.join(sorted(ours))}{path.suffix}")
+    return path
 
 
 # A model's answers.
@@ -179,6 +198,7 @@ async def answer_benchmark(
     }
     about = {
         "model": named.model or named.server or "VLLM_MODEL",
+        "weights": model_id(named.model) if named.model is not None else None,
         "drawing": asdict(settings),
         "responses": str(out),
         "lines": done.lines(),
@@ -233,10 +253,17 @@ def joined_rows(
             grader = grader_of(row, str(place), data)
         except UnusableRow as error:
             raise place.error(error.why) from None
-        rows.append(ResponseRow(number, "healthbench", grader, texts))
+        rows.append(ResponseRow(number, "healthbench", grader, texts, _theme(row)))
     if all(text is None for row in rows for text in row.responses):
         raise DataError(f"no response to a conversation of {data}; they are compared exactly")
     return rows
+
+
+def _theme(row: Mapping[str, Any]) -> str:
+    """The theme of a row in HealthBench's own file, among its ``example_tags``; else nothing."""
+    tags = row.get("example_tags")
+    found = [t for t in tags if str(t).startswith("theme:")] if isinstance(tags, list) else []
+    return str(found[0]).partition(":")[2] if found else ""
 
 
 async def score_healthbench(
@@ -249,7 +276,7 @@ async def score_healthbench(
     progress: AnswerProgress,
 ) -> dict[str, Any]:
     """Grade what is not graded yet; write and return the record, whose ``healthbench`` is the
-    benchmark's own figure. Raises UserError."""
+    benchmark's own figure, also ``by`` theme and axis. Raises UserError."""
     check_writable(out.parent)
     texts = responses_by_conversation(responses)
     async with open_graders(settings) as opened:
@@ -257,10 +284,18 @@ async def score_healthbench(
         files = {"data": sha256_of(data), "responses": [sha256_of(path) for path in responses]}
         about = {**opened.about, **files}
         record, grades = await grade_rows(rows, opened, about, out, overwrite, progress)
-    shares = [
-        grade.share if (grade := grades.get(key_of(row, number))) else None
-        for row in rows
-        for number in range(len(row.responses))
-    ]
-    record["healthbench"] = asdict(healthbench_score(shares))
+    shares: list[float | None] = []
+    by: dict[str, list[float | None]] = {}
+    for row in rows:
+        for number in range(len(row.responses)):
+            grade = grades.get(key_of(row, number))
+            shares.append(grade.share if grade else None)
+            if grade and row.theme:
+                by.setdefault(f"theme: {row.theme}", []).append(grade.share)
+            for axis, share in grade.axes.items() if grade else ():
+                by.setdefault(f"axis: {axis}", []).append(share)
+    record["healthbench"] = asdict(healthbench_score(shares)) | {
+        "limit": limit,
+        "by": {name: asdict(healthbench_score(by[name])) for name in sorted(by, reverse=True)},
+    }
     return write_scores(data, opened, record, out)
