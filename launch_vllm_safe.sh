@@ -4,5 +4,5 @@ set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 # shellcheck source=scripts/environment.sh
 source "$root/scripts/environment.sh"
-python="$(find_python)" || exit
+python="$(find_checkout_python "$root")" || exit
 run_module "$python" "$root" flowright.app.launch_vllm "$@"

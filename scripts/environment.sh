@@ -34,6 +34,15 @@ find_python() { # print the first Python that is new enough: $PYTHON, python3, p
         "or set PYTHON=/path/to/a/newer/python3."
 }
 
+find_checkout_python() { # ROOT: print $PYTHON or the one of ROOT/.venv, else as find_python does
+    local python="${PYTHON:-$1/.venv/bin/python}"
+    if [[ -x $python ]]; then
+        printf '%s\n' "$python"
+    else
+        find_python
+    fi
+}
+
 find_venv_python() { # print a Python as find_python does, if it can make virtual environments
     local python
     python="$(find_python)" || exit
@@ -59,8 +68,8 @@ sys.exit(run_command(lambda: main(Path(root), sys.argv[3:]), signals=False))
 }
 
 run_from_variables() { # ROOT SCRIPT ARGUMENT...: train.py with settings from environment variables
-    local python="${PYTHON:-$1/.venv/bin/python}"
-    [[ -x $python ]] || python="$(find_python)" || exit
+    local python
+    python="$(find_checkout_python "$1")" || exit
     run_module "$python" "$1" flowright.app.training_variables "${@:2}"
 }
 

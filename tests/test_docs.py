@@ -55,7 +55,7 @@ def test_commands_name_files_that_exist() -> None:
         )
         + re.findall(r"\bconfig/(?:study/)?\w+\.yaml\b", text)
     }
-    examples = {"config/mine.yaml", "config/aflow_llm.yaml", "judge_server_example.py"}  # one's own
+    examples = {"config/mine.yaml", "config/aflow_llm.yaml"}  # one's own
     assert {name for name in named if not (ROOT / name).exists()} <= examples
 
 

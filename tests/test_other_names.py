@@ -39,6 +39,7 @@ NAMES = {
     "A judge as a reward service": """
         judge_server_example.py judge_reward_adapter.py async_judge_reward.py CustomJudgeModel
         YourJudgeModel reward.judge_reward_adapter reward.reward_system RewardSystem
+        completions= acc_reward start() stop() cache_ttl use_judge
         JudgeRewardSystem BaseJudgeReward _request_judge MyCustomJudge MultiCritiqueJudge
         create_judge_reward compute_reward reward_system.reward 10-100x type:~judge_model
         judge_url api_key use_cache cache_size max_batch_size batch_timeout

@@ -49,8 +49,7 @@ while (($#)); do
     shift 2
 done
 
-python="${PYTHON:-$root/.venv/bin/python}"
-[[ -x $python ]] || python="$(find_python)" || exit
+python="$(find_checkout_python "$root")" || exit
 if [[ -n $checkpoint ]]; then
     [[ -n $target && -z $model ]] || fail "--ckpt-dir: --merge-target DIR is where its model goes, and --model is left out"
     [[ -f $target/config.json ]] || "$python" "$root/scripts/export_model.py" "$checkpoint" --merge --out "$target"

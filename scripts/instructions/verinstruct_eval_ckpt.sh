@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Responses of a checkpoint to VerInstruct's prompts: bash scripts/instructions/verinstruct_eval_ckpt.sh CKPT OUT
+# Responses of a checkpoint to VerInstruct's prompts: bash scripts/instructions/verinstruct_eval_ckpt.sh CKPT [OUT]
 set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 # shellcheck source=scripts/environment.sh
@@ -7,10 +7,10 @@ source "$root/scripts/environment.sh"
 
 usage() {
     cat <<'TEXT'
-verinstruct_eval_ckpt.sh CKPT OUT: responses to VerInstruct's validation prompts, in OUT.
+verinstruct_eval_ckpt.sh CKPT [OUT]: responses to VerInstruct's validation prompts, in OUT.
 
 CKPT  a run, a checkpoint, verl's global_step_N or its actor folder, or a model's folder
-OUT   gets <tag>_verinstruct_val_gen_ns<N_SAMPLES>.parquet, and the exported model in <tag>_model
+OUT   (outputs/instructions) gets <tag>_verinstruct_val_gen_ns<N_SAMPLES>.parquet, and the exported model in <tag>_model
 
 Variables: BASE_MODEL_PATH (an adapter's base)  DATA_PATH (data/raw/rubrics/verinstruct_val.parquet)
   N_SAMPLES 8  BATCH_SIZE 8  RESP_LEN 4096  PROMPT_LEN 4096  TEMP 0.7  TOP_P 0.8  TOP_K 20  LIMIT
@@ -21,8 +21,9 @@ TEXT
 }
 
 case ${1:-} in -h | --help) usage && exit ;; esac
-(($# == 2)) || fail "verinstruct_eval_ckpt.sh CKPT OUT; see --help"
-checkpoint=${1%/} out=${2%/}
+(($# == 1 || $# == 2)) || fail "verinstruct_eval_ckpt.sh CKPT [OUT]; see --help"
+checkpoint=${1%/} out=${2:-outputs/instructions}
+out=${out%/}
 [[ -d $checkpoint ]] || fail "$checkpoint: no such folder"
 [[ $checkpoint == */actor ]] && checkpoint=${checkpoint%/actor}
 tag=$(basename "$checkpoint")
@@ -32,8 +33,7 @@ for name in N_GPUS TP_SIZE GPU_MEM_UTIL MAX_NUM_BATCHED_TOKENS LOAD_FORMAT ENABL
     [[ -z ${!name:-} ]] || echo "note: $name: of a vLLM server, which is started with it" >&2
 done
 
-python="${PYTHON:-$root/.venv/bin/python}"
-[[ -x $python ]] || python="$(find_python)" || exit
+python="$(find_checkout_python "$root")" || exit
 who=()
 case ${ROLLOUT_NAME:-hf} in
     hf)
@@ -61,5 +61,6 @@ mkdir -p "$out"
 "$python" "$root/scripts/generate_responses.py" "${who[@]}" --data-path "$data" --output-path "$file" \
     --n-samples "$samples" --batch-size "${BATCH_SIZE:-8}" --max-tokens "${RESP_LEN:-4096}" \
     --temperature "${TEMP:-0.7}" --top-p "${TOP_P:-0.8}" --top-k "${TOP_K:-20}" ${LIMIT:+--limit "$LIMIT"}
+[[ -n ${JUDGE:-} ]] || echo "note: JUDGE=NAME has them scored as well" >&2
 [[ -z ${JUDGE:-} ]] || exec "$python" "$root/scripts/score_responses.py" "data.path=$file" \
     --reward "${REWARD:-rubric}" --judge "$JUDGE"

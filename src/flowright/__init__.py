@@ -4,7 +4,13 @@ What a script may import is here and is loaded when it is first used; docs/api.m
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
+
+if sys.version_info < (3, 11):  # noqa: UP036, for scripts of a checkout, which pip did not refuse
+    _running = f"Python {'.'.join(map(str, sys.version_info[:3]))} ({sys.executable})"
+    print(f"Flowright needs Python 3.11 or newer; this is {_running}", file=sys.stderr)
+    sys.exit(2)
 
 if TYPE_CHECKING:
     from flowright.app.launch import dry_run as dry_run, evaluate as evaluate, train as train

@@ -122,11 +122,19 @@ def test_the_monitor_takes_a_python_that_has_what_it_needs(bare: Path, tmp_path:
     assert call("bash", "-c", f"{command} --help", cwd=tmp_path, PATH=path).returncode == 0
 
 
-def test_the_monitor_says_what_it_lacks(tmp_path: Path) -> None:
+def test_a_python_without_the_requirements_or_too_old_says_so(tmp_path: Path) -> None:
     venv.create(tmp_path / "empty")
-    done = call(tmp_path / "empty/bin/python", ROOT / "monitor_training_live.py", cwd=tmp_path)
-    assert done.returncode == 2
-    assert f"-m pip install -e {ROOT}" in done.stderr
+    python = tmp_path / "empty/bin/python"
+    install = f"install the requirements: {python} -m pip install -e {ROOT}\n"
+    for program in ("monitor_training_live.py", "scripts/view.py", "train.py"):
+        more = ("--config", "quickstart") if program == "train.py" else ()
+        done = call(python, ROOT / program, *more, cwd=tmp_path)
+        assert done.returncode == 2 and done.stderr.endswith(install), done.stderr
+        assert done.stderr.startswith("No module named ") and done.stderr.count("\n") == 1
+    old = f"import sys; sys.path.insert(0, {str(SOURCE)!r}); sys.version_info = (3, 8, 18)\n"
+    done = call(python, "-c", old + "from flowright.cli.commands import run", cwd=tmp_path)
+    told = f"Flowright needs Python 3.11 or newer; this is Python 3.8.18 ({python})\n"
+    assert (done.returncode, done.stderr) == (2, told)
 
 
 def test_a_command_is_told_as_it_works_here(

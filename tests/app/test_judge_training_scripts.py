@@ -217,6 +217,14 @@ def test_the_base_of_an_adapter_is_split_and_weights_that_are_all_trained_are_no
     assert by_ray[-1] == "policy.sharded=true"
 
 
+def test_a_rate_for_all_weights_is_noted_where_an_adapter_is_trained() -> None:
+    noted = "note: LR=2e-6: a rate for all weights (LORA_RANK=0)"
+    assert call("bradley_terry", "--dry-run", LR="2e-6").stderr.startswith(noted)
+    for more in ({"LR": "2e-5"}, {"LR": "2e-6", "LORA_RANK": "0"}):
+        assert "LR" not in call("bradley_terry", "--dry-run", **more).stderr
+    assert not call("sft", "--dry-run", "policy.train=full", LR="2e-6").stderr
+
+
 def test_impossible_values_are_named_all_at_once(tmp_path: Path) -> None:
     done = call(
         "pointwise",
@@ -248,11 +256,20 @@ def test_names_that_are_nearly_ours_are_warned_of() -> None:
         "MODELPATH": "x",
         "CUSTOM_REWARD_PATH": "y",
         "LOCAL_RANK": "0",
+        "CPU_OFFLOAD": "true",
+        "CLIP_GRAD": "2",
+        "RAY_PORT": "6379",
+        "OPENAI_API_KEY": "sk",
     }
     _, said = command("sft", **given)
     assert said.splitlines() == [
+        "warning: CLIP_GRAD is not read here; did you mean grpo.max_grad_norm?",
+        "warning: CPU_OFFLOAD is not read here; nothing is offloaded: a smaller "
+        "grpo.micro_batch_tokens, policy.quantised and policy.sharded save memory",
         "warning: CUSTOM_REWARD_PATH names a function of verl; it is ignored",
         "warning: MODELPATH is not known here; did you mean MODEL_PATH?",
+        "warning: RAY_PORT is not read here; a Ray cluster is joined by --ray and ray.address, in "
+        "scripts RAY_ADDRESS",
         "warning: TRAIN_BATCH_SIZES is not known here; did you mean TRAIN_BATCH_SIZE?",
     ]
     done = call("sft", "TRAIN_BATCH_SIZE=3")

@@ -484,6 +484,41 @@ def test_a_bad_setting_is_named(house: House, environment: dict[str, str], expec
     assert not house.seen.exists()
 
 
+def test_the_model_is_the_one_that_the_file_of_models_has_at_the_port(house: House) -> None:
+    """As a guide writes it: ``model_name`` is the folder, and no variable is set."""
+    port = house.environment["EXECUTOR_PORT"]
+    file = house.path / "config/aflow_llm.yaml"
+    file.parent.mkdir()
+
+    def entry(name: str, model: str, at: str = f"localhost:{port}") -> str:
+        return f'  "{name}": {{base_url: "http://{at}/v1", model_name: "{model}"}}\n'
+
+    def served(**environment: str) -> str:
+        done = house.call("--dry-run", **environment)
+        return done.stdout.partition("vllm serve ")[2].partition(" ")[0] + done.stderr
+
+    folder = make_model(house.path / "gpt-oss")
+    own = entry("big", str(folder)) + entry("far", "a/b", f"other:{port}") + entry("x", "c/d", "[1")
+    rows = {
+        own: str(folder),
+        own + entry("same", str(folder)): str(folder),
+        entry("v", "${EXECUTOR_MODEL:-a/c}"): "a/c",
+        entry("big", str(folder)) + entry("other", "a/b"): MODEL,  # which of them nobody knows
+        entry("named", "served-name"): MODEL,  # neither a folder nor a hub's id
+        entry("unset", "${NO_SUCH_NAME}"): MODEL,
+        "  - none\n": MODEL,
+    }
+    for text, model in rows.items():
+        file.write_text(f"models:\n{text}")
+        assert served() == model, text
+        assert served(EXECUTOR_MODEL="e/f") == "e/f"
+    file.write_text("models:\n" + entry("big", "/path/to/gpt-oss-120b"))
+    problem = "config/aflow_llm.yaml: models.big.model_name: no such folder: /path/to/gpt-oss-120b"
+    assert problem in served()
+    file.write_text("models: [")
+    assert "config/aflow_llm.yaml:1:" in served()
+
+
 def test_a_cached_model_is_found_under_its_id(house: House) -> None:
     make_model(house.path / "hub/models--openai--gpt-oss-120b/snapshots/abc")
     done = house.call("--dry-run", HF_HUB_OFFLINE="1")

@@ -294,10 +294,11 @@ def test_a_run_says_how_far_off_its_plan_was(tmp_path: Path) -> None:
         run.state(status="finished")
     finally:
         run.close()
-    assert compare_with_plan(run.path, config, 7.0, asked) == []
+    write_json(run.path / "evaluation.json", {"seconds": 7.0, "servers": asked})
+    assert compare_with_plan(run.path, config) == []
     plan = make_plan(config, BASIS, 7, 3)
     write_json(run.path / "plan.json", {"planned": plan.to_json()})
-    told = compare_with_plan(run.path, config, 7.0, asked)
+    told = compare_with_plan(run.path, config)
     kept = json.loads((run.path / "plan.json").read_text())
     measured: Mapping[str, float] = kept["measured"]
     assert measured["executor_calls"] == 40 and measured["executor_tokens_in"] == 4e6
@@ -325,7 +326,8 @@ def settled(path: Path, basis: Basis, *more: str) -> list[str]:
         write_json(run.path / "plan.json", {"planned": make_plan(config, basis, 7, 0).to_json()})
     attempts = 8 + 2 * 14
     asked = {"servers/executor/calls": 2.0 * attempts, "servers/judge/calls": 1.0 * attempts}
-    return compare_with_plan(run.path, config, 36.0, asked)
+    write_json(run.path / "evaluation.json", {"seconds": 36.0, "servers": asked})
+    return compare_with_plan(run.path, config)
 
 
 def test_what_was_near_its_plan_is_not_listed_and_a_bound_is_held_to_its_side(

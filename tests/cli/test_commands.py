@@ -40,7 +40,7 @@ def test_commands_are_listed_and_suggested(capsys: pytest.CaptureFixture[str]) -
     assert all(f"  {name} " in shown for name in COMMANDS)
     assert main([]) == 2 and main(["judge"]) == 2
     assert "  judge exam " in capsys.readouterr().out
-    for wrong, meant in (("trian", "train"), ("judge exm", "judge exam")):
+    for wrong, meant in (("trian", "train"), ("judge exm", "judge exam"), ("TRAIN", "train")):
         assert main(wrong.split()) == 2
         assert f"did you mean {meant}?" in capsys.readouterr().err
     assert main(["--version"]) == 0 and capsys.readouterr().out == f"flowright {__version__}\n"

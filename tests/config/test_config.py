@@ -7,14 +7,28 @@ from pathlib import Path
 
 import pytest
 
-from flowright.config.loading import comparable, keys_of, load_models, read_yaml
+from flowright.config.loading import (
+    comparable,
+    keys_of,
+    load_judge_server,
+    load_models,
+    read_yaml,
+)
 from flowright.config.root import Config
-from flowright.config.suggestions import ELSEWHERE, meant, unknown
+from flowright.config.suggestions import ELSEWHERE, meant, meant_within, unknown
 from flowright.core.errors import ConfigError
 from flowright.environments.registry import load_config, make_config
 from flowright.runs.run_files import read_config
 
 ROOT = Path(__file__).parents[2]
+OFFLOAD = (
+    "nothing is offloaded: a smaller grpo.micro_batch_tokens, policy.quantised and policy.sharded "
+    "save memory"
+)
+CHUNKS = "sequences are computed in chunks of grpo.micro_batch_tokens, not split among GPUs"
+CONVERSATIONS = "conversations are read whole, from the column messages, or chosen and rejected"
+RAY = "a Ray cluster is joined by --ray and ray.address, in scripts RAY_ADDRESS"
+MODELS = "addresses and keys of models are in the file that llm.file names"
 
 
 @pytest.fixture
@@ -117,6 +131,30 @@ def test_a_mistake_is_told_in_one_line(write, text: str | bytes, told: str) -> N
         ("policy.group_size", "did you mean grpo.group_size?"),
         ("dataset", "did you mean train_dataset or val_dataset?"),
         ("learningrate", "did you mean grpo.learning_rate?"),
+        ("warmup_steps_ratio", "did you mean grpo.warmup_share?"),
+        ("clip_grad", "did you mean grpo.max_grad_norm?"),
+        ("grpo.clip_grad", "did you mean grpo.max_grad_norm?"),
+        ("lr_scheduler", "did you mean grpo.schedule?"),
+        ("weight_decay", "did you mean grpo.weight_decay?"),
+        ("max_length", "did you mean policy.max_prompt_tokens?"),
+        ("micro_batch_size_per_gpu", "did you mean grpo.micro_batch_tokens?"),
+        ("enable_gradient_checkpointing", "did you mean policy.gradient_checkpointing?"),
+        ("STRATEGY", "did you mean policy.sharded?"),
+        ("RAY_PORT", RAY),
+        ("truncation", "did you mean judging.overlong or instructions.overlong?"),
+        ("total_epochs", "did you mean grpo.steps or judging.epochs or instructions.epochs?"),
+        ("cpu_offload", OFFLOAD),
+        ("param_offload", OFFLOAD),
+        ("SP_SIZE", CHUNKS),
+        ("messages_key", CONVERSATIONS),
+        ("no_proxy", MODELS),
+        ("reward.type", "a judge service is judge.service here: {judge_url: ..., api_key: ...}"),
+        (
+            "reward.config",
+            "its keys are judge.service's, but for fallback_to_rule (judge.mode: "
+            "judge_with_rule_fallback), cache_size (judge.cache_size) and circuit_breaker_* "
+            "(judge.breaker_*)",
+        ),
         ("bananas", None),
     ],
 )
@@ -125,8 +163,35 @@ def test_an_unknown_key_is_told_where_it_lives(write, key: str, hint: str | None
     assert line == f"command line: {key}: unknown key{f'; {hint}' if hint else ''}"
 
 
+def test_a_section_of_another_trainer_is_told_key_by_key(write) -> None:
+    """The blocks of OpenJudge's guide, verl's, and what is no such section."""
+    data = "data: {max_length: 4096, truncation: right, multiturn: {enable: true}}"
+    assert [line.partition(": ")[2] for line in problems(write(data))] == [
+        "data.max_length: unknown key; did you mean policy.max_prompt_tokens?",
+        "data.truncation: unknown key; did you mean judging.overlong or instructions.overlong?",
+        f"data.multiturn: unknown key; {CONVERSATIONS}",
+    ]
+    optim = "optim: {lr: 2e-6, weight_decay: 0.001, clip_grad: 2.0, betas: [0.9, 0.99], 7: {8: 9}}"
+    assert [line.partition(": ")[2] for line in problems(write(optim))] == [
+        "optim: unknown key; the optimizer is AdamW, its keys are grpo's",
+        "optim.lr: unknown key; did you mean grpo.learning_rate?",
+        "optim.weight_decay: unknown key; did you mean grpo.weight_decay?",
+        "optim.clip_grad: unknown key; did you mean grpo.max_grad_norm?",
+    ]
+    key = "actor_rollout_ref.actor.fsdp_config.param_offload"
+    assert problems(write(""), f"{key}=true") == [f"command line: {key}: unknown key; {OFFLOAD}"]
+    (line,) = problems(write("polcy: {lr: 1}"))
+    assert line.endswith("polcy: unknown key; did you mean policy?")
+    (line,) = problems(write('models: {"big": {model_name: x}}'))
+    assert line.endswith(f"models: unknown key; {MODELS}")
+    loop: dict[str, object] = {}
+    loop["optim"] = loop
+    assert meant_within(["data"], loop, {"grpo.steps"})
+
+
 def test_suggestions_name_keys_that_there_are() -> None:
-    keys = {*keys_of(Config)}
+    keys = {*keys_of(Config), "judging.epochs", "instructions.epochs"}
+    keys |= {"judging.overlong", "instructions.overlong"}
     named = [key for found in ELSEWHERE.values() if not isinstance(found, str) for key in found]
     assert named and set(named) <= keys
     assert unknown("grpo", keys) is None and unknown("grpo.steps", keys) is None
@@ -203,6 +268,20 @@ def test_a_missing_variable_is_told_with_its_key(write) -> None:
         "run.name: the environment has no A; set it or write ${A:-default}",
         "list.1: the environment has no B; set it or write ${B:-default}",
     ]
+
+
+def test_the_key_of_a_judge_service_is_optional_where_it_is_sent(
+    write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service that needs it answers 401; a server's own key and a model's are still mistakes."""
+    monkeypatch.delenv("JUDGE_MODEL_API_KEY", raising=False)
+    key = "api_key: '${JUDGE_MODEL_API_KEY}'"
+    config = load_config(write(f"judge: {{service: {{judge_url: http://localhost:8888, {key}}}}}"))
+    assert config.judge.service is not None and not config.judge.service.api_key
+    with pytest.raises(ConfigError, match="the environment has no JUDGE_MODEL_API_KEY"):
+        load_judge_server(write(f"{{server: {{{key}}}, judge: {{model: simulated}}}}"))
+    with pytest.raises(ConfigError, match="the environment has no JUDGE_MODEL_API_KEY"):
+        load_models(write(f"models: {{big: {{base_url: http://a/v1, model_name: m, {key}}}}}"))
 
 
 def test_models_are_read_by_name(write) -> None:

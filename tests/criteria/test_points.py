@@ -4,11 +4,13 @@ import pytest
 from criteria_doubles import says
 
 from flowright.criteria.rubrics.points import (
+    axis_shares,
     healthbench_score,
     least_share,
     points_share,
     ungraded_share,
 )
+from flowright.criteria.rubrics.rows import Item
 
 ITEMS = [says("a", 5), says("b", 3), says("c", -4), says("d", -6)]
 
@@ -59,3 +61,16 @@ def test_points_of_any_size_have_a_share() -> None:
     tiny = [says("a", 5e-324), says("b", -1e308)]
     assert points_share(tiny, [True, False]) == 1.0
     assert points_share(tiny, [True, True]) == -1e300
+
+
+def test_shares_of_axes() -> None:
+    items = [
+        Item("a", 3.0, tags={"axis": "accuracy"}),
+        Item("b", -2.0, tags={"axis": "accuracy"}),
+        Item("c", 1.0, tags={"axis": "completeness"}),
+        Item("d", -1.0, tags={"axis": "context"}),
+        Item("e", 1.0),
+    ]
+    assert axis_shares(items, [True, True, False, True, True]) == {
+        "accuracy": pytest.approx(1 / 3), "completeness": 0.0,
+    }  # fmt: skip

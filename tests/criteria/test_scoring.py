@@ -141,6 +141,16 @@ def test_two_answers_to_one_prompt_are_refused(tmp_path: Path) -> None:
         read_answers([path])
 
 
+def test_answers_as_generate_writes_them(tmp_path: Path) -> None:
+    rows = [{"prompt": p, "responses": [r]} for p, r in (("p", "a"), ("q", None))]
+    assert read_answers([write(tmp_path / "a.jsonl", *rows)]) == {"p": "a"}
+    several = write(tmp_path / "b.jsonl", {"prompt": "p", "responses": ["a", "b"]})
+    with pytest.raises(DataError, match=r"b.jsonl:1: responses: 2 to one prompt; .*--n-samples 1"):
+        read_answers([several])
+    with pytest.raises(DataError, match="the row lacks 'response'"):
+        read_answers([write(tmp_path / "c.jsonl", {"prompt": "p", "answer": "a"})])
+
+
 def test_verdicts_in_both_forms(tmp_path: Path) -> None:
     both = write(tmp_path / "a.jsonl", {"prompt": "p", "strict": [True], "loose": [True]})
     assert read_verdicts([both]) == {"p": Verdicts((True,), (True,))}

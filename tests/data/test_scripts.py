@@ -272,6 +272,11 @@ def test_the_benchmarks_of_instruction_following_come_by_group_and_by_name(
     brought = ["--from", str(shared), "--no-network", "--out", str(out)]
     assert download(["--only", "instructions", *brought]) == 0
     assert "SHA-256" not in capsys.readouterr().out
+    copies = {path.relative_to(tmp_path).as_posix() for path in tmp_path.glob("verinstruct*/*")}
+    assert copies == {
+        "verinstruct/verinstruct_val.parquet",
+        "verinstruct_verif/verinstruct_verif_val.parquet",
+    }, "where the configurations look"
     assert {path.relative_to(out).as_posix() for path in out.rglob("*.*")} == {
         "ifeval/input_data.jsonl",
         "ifbench/IFBench_test.jsonl",

@@ -19,8 +19,9 @@ from pathlib import Path
 import pytest
 
 from flowright.core.errors import DataError
+from flowright.data.download import Downloader
 from flowright.data.sources import AFLOW, DATASETS, Mode, Split, find_part, load_dataset, load_part
-from flowright.data.sources.dataset import sha256_of
+from flowright.data.sources.dataset import Dataset, sha256_of
 from flowright.data.sources.programs import (
     docstring_examples,
     humaneval,
@@ -550,6 +551,25 @@ def test_rows_of_the_hub_stand_in_for_an_absent_file(tmp_path: Path) -> None:
     assert part is not None and part.path == "gsm8k/test.hub.jsonl"
     assert [task.id for task in load_part(part, tmp_path)] == ["gsm8k/test/0"]
     assert find_part(load_dataset("gsm8k"), "official", "train", tmp_path) is None
+
+
+def test_files_under_the_names_of_other_repositories_are_found(tmp_path: Path) -> None:
+    asked = {"question": "q", "choices": ["a", "b", "c", "d"], "answer": 2, "subject": ""}
+    pair = {"_id": "5a", "question": "q", "answer": "yes", "context": [["T", ["S."]]]}
+    for path, row, split, id in (
+        ("mmlu/auxiliary_train.jsonl", asked, "train", "mmlu/train/0"),
+        ("mmlu/auxiliary_train.jsonl", {"train": asked}, "train", "mmlu/train/0"),
+        ("hotpotqa/dev_distractor.json", pair, "test", "hotpotqa/5a"),
+    ):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(json.dumps([row] if path.endswith("json") else row))
+        part = find_part(load_dataset(path.partition("/")[0]), "official", split, tmp_path)
+        assert part is not None and part.path == path
+        assert [task.id for task in load_part(part, tmp_path)] == [id]
+    file = next(f for f in load_dataset("hotpotqa").files if "dev" in f.path)
+    made = Dataset(name="made", kind="qa", licence="MIT", files=(file,))
+    (outcome,) = Downloader(tmp_path, web=None).run([made])
+    assert (outcome.origin, outcome.path) == ("present", "hotpotqa/dev_distractor.json")
 
 
 def test_rows_of_inputs_and_outputs() -> None:

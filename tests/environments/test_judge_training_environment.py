@@ -253,6 +253,11 @@ def test_other_files_are_read_to_measure_on(tmp_path: Path) -> None:
     assert task.kind == "pairwise" and task.id == f"{path}:1"
     with pytest.raises(DataError, match="no such file"):
         environment().read_tasks(str(tmp_path / "none.jsonl"))
+    missing = [str(tmp_path / "a.parquet"), str(tmp_path / "b.parquet")]
+    with pytest.raises(DataError) as caught:
+        environment(data="files", train_files=missing).tasks()
+    assert [line.partition(":")[0] for line in caught.value.problems] == missing
+    assert all("make_preferences.py" in line for line in caught.value.problems)
 
 
 def test_ids_are_in_the_order_of_the_rows() -> None:

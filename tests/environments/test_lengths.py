@@ -91,6 +91,7 @@ def test_the_longest_turn_is_cut_in_its_middle_and_counted() -> None:
     assert cut.conversation[:2] == given.conversation[:2]
     begin, end = cut.conversation[2].content.split(CUT)
     assert long.startswith(begin) and long.endswith(end) and abs(len(begin) - len(end)) <= 1
+    assert fitted.cut_ids == (given.id,)
     assert fitted.cut == 1 and fitted.cut_characters == len(long) - len(begin) - len(end)
     assert characters(cut) > 3000  # and no more than needed
 

@@ -110,7 +110,14 @@ def test_the_scripts_say_what_they_take(name: str) -> None:
     [
         ("ifeval_eval_vllm.sh", ["--modle", "x"], "--modle: no such option"),
         ("ifeval_eval_vllm.sh", ["--ckpt-dir", "x"], "--merge-target DIR"),
-        ("verinstruct_eval_ckpt.sh", [], "CKPT OUT"),
+        ("verinstruct_eval_ckpt.sh", [], "CKPT [OUT]"),
+        ("verinstruct_eval_ckpt.sh", ["nowhere"], "nowhere: no such folder"),
+        ("../ifeval_eval_vllm.sh", ["--modle", "x"], "--modle: no such option"),
+        (
+            "../../RuscaRL_example/Qwen2.5-7B-Instruct/verinstruct_eval_ckpt.sh",
+            ["nowhere"],
+            "nowhere: no such folder",
+        ),
         ("verinstruct_eval_ckpt.sh", ["nowhere", "out"], "nowhere: no such folder"),
     ],
 )

@@ -18,7 +18,14 @@ from flowright.core.statistics import bootstrap, pass_at
 from flowright.data.task import Kind, Problem, Task
 from flowright.environments.base import Baseline
 from flowright.environments.registry import make_config
-from flowright.environments.rollout import UNSCORED, Completion, Reward, Rollout, Spent
+from flowright.environments.rollout import (
+    UNSCORED,
+    Completion,
+    Reward,
+    Rollout,
+    Spent,
+    to_record,
+)
 from flowright.environments.workflow.environment import MOST_SAMPLES, WorkflowEnvironment
 from flowright.environments.workflow.reward import WorkflowDetails
 from flowright.evaluation.comparison import (
@@ -501,6 +508,22 @@ async def test_the_best_baselines_are_chosen_elsewhere_and_drawn_as_often_as_the
     assert kept[0] == (1, "fixed: direct", "fixed/direct", 2 * len(TASKS))
     assert kept[-1][0] == len(tried) + 1, "the vote at equal tokens has the last number"
     assert len(set(environment.keys)) == len(environment.keys), "no draw is taken twice"
+
+
+async def test_a_prompt_that_was_cut_is_kept_as_the_policy_saw_it():
+    kept: list[Rollout] = []
+
+    def encode(task: Task) -> Prompt:
+        return Prompt((1,), True, "begin ... end") if task is TASKS[0] else Prompt((1,), False)
+
+    def keep(key: str, groups: Sequence[Sequence[Rollout]]) -> None:
+        kept.extend(rollout for group in groups for rollout in group)
+
+    row = await Evaluator(Table(), encode, make_config(), keep=keep).row("p", Repeater(), TASKS)
+    assert row.cut == 1
+    assert {r.task.id: r.cut_prompt for r in kept if r.cut_prompt} == {TASKS[0].id: "begin ... end"}
+    records = [to_record(rollout, {}, 1, 0, 0, None) for rollout in kept]
+    assert sum("cut_prompt" in record for record in records) == len(kept) // len(TASKS)
 
 
 async def test_without_baselines_only_the_policies_are_measured():

@@ -169,6 +169,47 @@ def test_healthbench_joins_by_the_whole_conversation(tmp_path: Path, sandbox: Sa
         conversation_of([{"role": "assistant", "content": "x"}])
 
 
+async def test_healthbenchs_figure_grades_empty_answers_and_a_reward_does_not(
+    sandbox: Sandbox,
+) -> None:
+    """An empty answer does nothing that is penalised: 0, as in the benchmark's own program."""
+    row = {"prompt": USER, "rubrics": rubric(("apple", 3), ("rot", -2))["rubrics"]}
+    row["rubrics"] += [{"criterion": "It does not say `pie`.", "points": 1, "tags": {}}]
+    judge = criteria_judge(CriteriaModel(), JudgeSection(), "each")
+    for grades_empty, share in ((False, -0.5), (True, 0.0)):
+        made = row_graders("rubric", judge, sandbox, calls="each", grades_empty=grades_empty)
+        for text in ("", "  \n", "<think>apple</think>"):
+            grade = await made(row, "d:1", Path("d"))(text, "k")
+            assert (grade.value, grade.share) == (0.0, share)
+    grade = await made(row, "d:1", Path("d"))("apple rot", "k")
+    assert grade.share == 0.25
+
+
+def test_healthbench_by_theme_and_axis(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tagged = [
+        {"criterion": "It says `apple`.", "points": 3, "tags": ["level:example", "axis:accuracy"]},
+        {"criterion": "It says `rot`.", "points": -2, "tags": ["axis:accuracy"]},
+        {"criterion": "It says `pie`.", "points": 1, "tags": ["axis:completeness"]},
+    ]
+    rows = [
+        {"prompt": [{"role": "user", "content": f"{n}?"}], "rubrics": tagged,
+         "example_tags": ["physician_agreed_category:x", f"theme:{theme}"]}
+        for n, theme in enumerate(("hedging", "hedging", "global_health"))
+    ]  # fmt: skip
+    said = ({"prompt": f"{n}?", "response": text} for n, text in enumerate(("apple", "", "pie")))
+    asked = ["--benchmark", "healthbench", "--data", str(lines(tmp_path / "d.jsonl", rows))]
+    asked += ["--responses", str(lines(tmp_path / "a.jsonl", [*said])), "--judge", "simulated"]
+    out = tmp_path / "out.json"
+    assert command("instructions evaluate")([*asked, "--limit", "2", "--json", str(out)]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "the first 2 rows alone (--limit)" in told and "theme: hedging" in told
+    record = json.loads(out.read_text())["healthbench"]
+    assert {name: part["samples"] for name, part in record["by"].items()} == {
+        "theme: hedging": 2, "axis: completeness": 2, "axis: accuracy": 2,
+    }  # fmt: skip
+    assert record["by"]["theme: hedging"]["score"] == record["score"]
+
+
 @pytest.fixture(scope="module")
 def main() -> Main:
     return command("instructions score")
@@ -201,6 +242,11 @@ def test_the_embedded_judge_says_that_it_is_simulated(
     assert main([*asked, "--json", str(out)]) == 0
     assert "SIMULATED" in capsys.readouterr().out
     assert json.loads(out.read_text())["simulated"]
+    function = "custom_reward_function"
+    theirs = [f"{function}.path=health_bench/scaleai_batch_reward_fn.py"]
+    theirs += [f"{function}.name=compute_score", "--judge", "simulated", "--json", str(out)]
+    assert main([f"data.path={data}", *theirs]) == 0, "as of verl's main_eval"
+    assert json.loads(out.read_text())["reward"] == "rubric"
 
 
 @pytest.mark.parametrize(
@@ -211,6 +257,7 @@ def test_the_embedded_judge_says_that_it_is_simulated(
         (["--reward", "rubric", "data.prompt_key=x"], "data.path=FILE"),
         (["--reward", "constraints", "data.path=x", "--judge", "b"], "leave it out"),
         (["--reward", "rubric", "custom_reward_function.path=x.py"], "--reward, rubric"),
+        (["data.path=x.jsonl"], "--reward: one of rubric, verif, constraints"),
         (
             ["--reward", "rubric", "--calls", "brackets", "--judge", "b", "data.path=x"],
             "is for --reward verif",

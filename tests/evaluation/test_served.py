@@ -9,7 +9,7 @@ import pytest
 from llm_standin import HANG, Seen, StandIn, Step, good, problem
 from pyarrow import parquet
 
-from flowright.config.llm import LlmSection
+from flowright.config.llm import LlmSection, ModelEntry
 from flowright.core.batch_calls import ServerDown
 from flowright.core.errors import ConfigError
 from flowright.evaluation.responses.generate import Generated, GenerationRequest, generate
@@ -123,11 +123,19 @@ def test_the_environment_names_servers_and_keys(monkeypatch: pytest.MonkeyPatch)
     entry = entry_of_environment()
     assert entry is not None
     assert (entry.base_urls, entry.api_keys) == (("http://a/v1", "http://b/v1"), ("k1", "k2"))
-    assert not entry.stream
-    monkeypatch.setenv("VLLM_BASE_URL", "https://dashscope.aliyuncs.com/compatible-mode/v1")
-    streaming = entry_of_environment()
-    assert streaming is not None
-    assert streaming.stream
+    assert not entry.streams
+    for region in ("dashscope", "dashscope-intl", "dashscope-us", "cn-hongkong.dashscope"):
+        url = f"https://{region}.aliyuncs.com/compatible-mode/v1"
+        monkeypatch.setenv("VLLM_BASE_URL", url)
+        monkeypatch.delenv("VLLM_STREAM", raising=False)
+        streaming = entry_of_environment()
+        assert streaming is not None and streaming.streams, region
+        assert ModelEntry(base_url=url, model_name="qwq-plus").streams
+        assert not ModelEntry(base_url=url, model_name="qwq-plus", stream=False).streams
+        monkeypatch.setenv("VLLM_STREAM", "false")
+        whole = entry_of_environment()
+        assert whole is not None and not whole.streams
+    assert not ModelEntry(base_url="http://a/aliyuncs.com/compatible-mode", model_name="m").streams
     monkeypatch.setenv("VLLM_TIMEOUT", "600")
     section = section_of_environment(LlmSection())
     assert (section.request_seconds, section.deadline_seconds) == (600.0, 600.0)

@@ -49,6 +49,9 @@ MORE = "\n" + "That settles it, as was shown above. " * 700  # 26,000 characters
         ("\\[\n\\boxed{56}\n\\]", "56"),
         ("```\n56\n```", "56"),
         ("-\\boxed{6}", "-6"),
+        ("It is **boxed{6}**", "It is 6"),
+        ("so \boxed{6}", "6"),  # an escape of a string, not LaTeX
+        ("unboxed{6}", "unboxed{6}"),
         ("2\\boxed{6}", "26"),
         ("We do not need more, so the answer is \\boxed{6}.", "6"),
         ("**Final Answer:** $\\boxed{6}$", "6"),

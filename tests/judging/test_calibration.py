@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from flowright.core.errors import DataError
+from flowright.core.report import ReportTable, calibration_section
 from flowright.data.preferences import Preferred
 from flowright.judging.trained.calibration import (
     COLDEST,
@@ -66,7 +67,11 @@ def test_too_sure_a_judge_is_less_so_afterwards_on_other_conversations():
     assert found.temperature == pytest.approx(3.0, rel=0.15)
     assert record["before"]["error"]["value"] > 0.1
     assert record["after"]["error"]["value"] < 0.04
-    assert record["after"]["log_loss"] < record["before"]["log_loss"]
+    for loss in ("log_loss", "brier"):
+        before, after = record["before"][loss], record["after"][loss]
+        assert after["low"] < after["value"] < after["high"] < before["value"]
+    assert record["after"]["error"]["low"] == 0.0 < record["before"]["error"]["low"]
+    assert "debiased: " in found.lines()[0]
     assert record["after"]["accuracy"] == record["before"]["accuracy"]
     assert record["fitted"]["conversations"] == record["measured"]["conversations"] == 1500
 
@@ -75,11 +80,26 @@ def test_the_measures_by_hand():
     even = math.log(3)  # a probability of 3/4
     told = reliability_of(pairs((even, "first"), (even, "second"), (0.0, "tie")), 1.0)
     assert told["accuracy"] == 0.5
-    assert told["error"]["value"] == pytest.approx(0.25)
-    assert told["log_loss"] == pytest.approx(-(math.log(3 / 4) + math.log(1 / 4)) / 2)
+    assert told["error_plain"]["value"] == pytest.approx(0.25)
+    assert told["brier"]["value"] == pytest.approx((1 / 16 + 9 / 16) / 2)
+    assert told["log_loss"]["value"] == pytest.approx(-(math.log(3 / 4) + math.log(1 / 4)) / 2)
     (bin_,) = told["reliability"]
     assert (bin_["verdicts"], bin_["confidence"]) == (2, pytest.approx(0.75))
-    assert reliability_of(pairs((0.0, "first")), 1.0)["accuracy"] == 0.5
+    even_scores = reliability_of(pairs((0.0, "first")), 1.0)
+    assert (even_scores["accuracy"], even_scores["brier"]["value"]) == (0.5, 0.25)
+
+
+def test_a_calibration_of_a_former_version_is_shown():
+    record = dict(calibrate(overconfident(60, 2.0), "drawn").record)
+    for side in ("before", "after"):
+        measured = {k: v for k, v in record[side].items() if k not in ("error_plain", "brier")}
+        record[side] = measured | {"log_loss": measured["log_loss"]["value"]}
+    section = calibration_section(record)
+    assert section is not None and "debiased" not in section.lead
+    (table,) = [block for block in section.blocks if isinstance(block, ReportTable)]
+    assert [row[0] for row in table.rows] == [
+        *("expected calibration error", "log loss a pair", "ranked as preferred"),
+    ]
 
 
 def test_no_conversation_is_on_both_sides_and_the_order_of_pairs_says_nothing():

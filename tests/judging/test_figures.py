@@ -1,15 +1,27 @@
 """The figures of pairs, against counts made by hand."""
 
+import random
+
 import numpy as np
 import pytest
-from benchmark_doubles import judged, pair
+from benchmark_doubles import Rater, judged, pair
 from hypothesis import given, strategies as st
 
 from flowright.core.statistics import Estimate
-from flowright.data.preferences import PREFERRED
+from flowright.data.preferences import PREFERRED, Pair, Preferred
+from flowright.judging.measuring.measured_judges import (
+    Games,
+    PanelJudge,
+    RandomJudge,
+    Rating,
+    from_row,
+    games_of_ratings,
+    to_row,
+)
 from flowright.judging.measuring.pair_figures import (
     MEASURES,
     Figures,
+    Judged,
     Macro,
     confusion,
     groups_of,
@@ -134,3 +146,65 @@ def test_kappa_is_at_most_agreement(verdicts: list[tuple]) -> None:
 def test_subsets_that_a_draw_does_not_hold_are_left_out() -> None:
     sums = np.array([[1.0, 2.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, 4.0]])
     assert mean_of_shares(sums)[[0, 2]].tolist() == [0.5, 0.5] and np.isnan(mean_of_shares(sums)[1])
+
+
+def test_equal_and_unreadable_ratings_count_half() -> None:
+    def rated(of: Pair, first: float | None, second: float | None) -> Judged:
+        ratings = (Rating(None, "unreadable") if r is None else Rating(r) for r in (first, second))
+        return Judged(of, games_of_ratings(*ratings))
+
+    rows = [
+        rated(pair("1", "first"), 3, 2),  # right
+        rated(pair("2", "first"), 2, 2),  # half
+        rated(pair("3", "second"), None, 4),  # half, or left out
+        rated(pair("4", "second"), 4, 1),  # wrong
+        rated(pair("5", "tie"), 2, 2),  # right: there is a label for it
+        rated(pair("6", "tie"), None, None),  # no verdict is no tie
+    ]
+    found = {
+        (f.measure, f.reading): f.estimate.value
+        for f in Figures(rows, 100, 0).shares(("agreement", "agreement_without_ties", "both_right"))
+    }
+    assert found["agreement", "published"] == (1 + 0.5 + 0.5 + 0 + 1 + 0) / 6
+    assert found["agreement_without_ties", "published"] == (1 + 0.5 + 0.5) / 4
+    assert found["agreement", "answered"] == (1 + 0.5 + 0 + 1) / 4
+    assert found["both_right", "published"] == 2 / 6
+    # A judge that compares and sees no difference, or says nothing, agrees with no label.
+    compared = [judged(pair("1"), "tie", "tie"), judged(pair("2"), None, None)]
+    assert Figures(compared, 100, 0).shares(["agreement"])[0].estimate.value == 0
+
+
+def test_ratings_are_counted_as_llmbars_program_counts_them() -> None:
+    """Its rule, on ratings drawn from 1 to 4 of which every tenth is unreadable: the first answer
+    wins if it is rated higher, else the second; the other way round the second wins if it is rated
+    higher, else the first; the first and then the second if a rating cannot be read."""
+    draw = random.Random(0)
+    rows, in_one_order, in_other, in_both = [], 0, 0, 0
+    for number in range(2000):
+        label: Preferred = draw.choice(("first", "second"))
+        ratings = [None if draw.random() < 0.1 else draw.randint(1, 4) for _ in range(2)]
+        one, two = ("first", "second")
+        if None not in ratings:
+            first, second = ratings
+            one = "first" if first > second else "second"
+            two = "second" if second > first else "first"
+        in_one_order += one == label
+        in_other += two == label
+        in_both += one == two == label
+        said = [Rating(None, "unreadable") if r is None else Rating(float(r)) for r in ratings]
+        rows.append(Judged(pair(f"{number}", label), games_of_ratings(*said)))
+    found = {
+        f.measure: f.estimate.value
+        for f in Figures(rows, 50, 0).shares(("agreement", "both_right"))
+        if f.reading == "published"
+    }
+    assert found["agreement"] == pytest.approx((in_one_order + in_other) / 2 / len(rows))
+    assert found["both_right"] == pytest.approx(in_both / len(rows))
+
+
+async def test_a_panel_of_raters_is_one() -> None:
+    panel = PanelJudge([Rater(lambda answer: 1.0), Rater(lambda answer: 1.0)])
+    games = await panel.compare(pair("1"))
+    assert games.rated and games.straight.preferred == "tie"
+    assert from_row(Games, to_row(games)) == games
+    assert not (await PanelJudge([RandomJudge(), Rater(len)]).compare(pair("1"))).rated

@@ -2,6 +2,7 @@
 imports of docs/judge_service.md."""
 
 import logging
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,6 @@ from typing import Any
 import httpx2
 import numpy as np
 import pytest
-from documented import write_programs
 from judge_stand_in import StandIn, scored
 
 from flowright import (
@@ -94,6 +94,42 @@ def test_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert RewardSystem(raw).config.judge_url == "http://your-judge-server:8888"
     monkeypatch.setenv("JUDGE_MODEL_API_KEY", "sesame")
     assert RewardSystem(raw).config.api_key == RewardSystem({}).config.api_key == "sesame"
+
+
+def test_the_guides_import_and_its_callers_names() -> None:
+    from reward.judge_reward_adapter import JudgeRewardSystem as Imported
+
+    assert Imported is RewardSystem
+    with (
+        StandIn().on_a_thread() as url,
+        RewardSystem({"judge_url": url}, use_cache=False) as system,
+    ):
+        assert system.config.use_cache is False and system.config.judge_url == url
+        system.start()
+        asked: dict[str, Any] = {"prompt": "Q", "answer": "42", "answer_type": "NUMBER"}
+        messages = [{"role": "assistant", "content": "It is 42."}]
+        for completions in ("It is 42.", ["It is 42."], messages):
+            result = system.reward(**asked, completions=completions)
+            assert result["reward"] == result["acc_reward"] == 1.0, completions
+        result = system.reward(**asked, completions=["42", "41"])
+        assert result["status"] == "invalid" and "reward_batch" in result["explanation"]
+        result = system.reward("Q", "42", "42", use_judge=True)  # pyright: ignore[reportCallIssue]
+        assert "the judge is always asked" in result["explanation"]
+        system.stop()
+        with pytest.raises(RuntimeError, match="was closed"):
+            system.reward("Q", "42", "42")
+    for name, said in (("cache_ttl", "do not expire"), ("use_judge", "always asked")):
+        with pytest.raises(ConfigError, match=f"{name}: unknown key; .*{said}"):
+            RewardSystem({"judge_url": "http://localhost:8888"}, **{name: 1})
+
+
+def test_the_rules_decide_the_guides_own_example() -> None:
+    gone = {"judge_url": "http://127.0.0.1:9", "max_retries": 0, "reconnect_seconds": 0}
+    with RewardSystem(gone) as system:
+        right = system.reward("What is 2+2?", "The answer is **boxed{4}**", "4", "NUMBER")
+        wrong = system.reward("Which?", "(C) helium", "B", "MULTIPLE_CHOICE")
+    assert (right["reward"], wrong["reward"]) == (1.0, 0.0)
+    assert right["source"] == wrong["source"] == "rule_fallback"
 
 
 def test_metrics_can_be_printed_before_the_first_reward() -> None:
@@ -225,9 +261,9 @@ async def test_a_judge_model_gets_batches() -> None:
 
 
 @pytest.mark.parametrize("command", ["the example", "the command"])
-def test_the_example_server_of_the_page(tmp_path: Path, command: str) -> None:
-    assert "judge_server_example.py" in write_programs("judge_service.md", tmp_path)
+def test_the_example_server(tmp_path: Path, command: str) -> None:
     root = Path(__file__).parents[2]
+    shutil.copy(root / "judge_server_example.py", tmp_path)
     run = [sys.executable, "judge_server_example.py", "0"]
     if command == "the command":
         run = [sys.executable, str(root / "scripts/serve_judge.py"), "--config"]

@@ -74,7 +74,7 @@ def test_a_baseline_on_pairs_of_a_file(
     assert record["counts"]["rows"] == record["counts"]["prompts"] == 6
     assert record["rows"][0] | {"straight": 0, "swapped": 0} == {
         "id": "1", "source": "pairs.jsonl", "label": "first", "category": "b",
-        "straight": 0, "swapped": 0,
+        "straight": 0, "swapped": 0, "rated": True,
     }  # fmt: skip
     assert record["rows"][0]["straight"]["preferred"] == "second"
     assert record["rows"][0]["swapped"]["scores"] == [5.0, 21.0]

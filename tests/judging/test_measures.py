@@ -1,5 +1,9 @@
 """The exam's formulas against values derived by hand, and its bootstrap against theory."""
 
+import math
+import runpy
+from pathlib import Path
+
 import numpy as np
 import pytest
 from exam_doubles import outcome
@@ -7,6 +11,7 @@ from exam_doubles import outcome
 from flowright.core.statistics import DIFFERENCE, SHARE, Estimate, Resampler, holm, mean
 from flowright.judging.audit import COUNTED
 from flowright.judging.measuring.exam_statistics import (
+    binned,
     calibration_error,
     measures,
     reliability,
@@ -50,7 +55,12 @@ def scored() -> list:
 def test_calibration_error_and_reliability() -> None:
     # 0.9: half right, |0.5 - 0.9|; 0.8: all right, |1 - 0.8|; half of the verdicts each.
     found = measures(scored(), Resampler("abcd", 100, 0))
-    assert found["calibration_error"].value == pytest.approx(0.3, rel=1e-9)
+    assert found["calibration_error_plain"].value == pytest.approx(0.3, rel=1e-9)
+    assert found["calibration_error"].value < 0.3
+    # Scores 0.9, 0.9, 0.2, 0.2 against 1, 0, 0, 0.
+    assert found["brier"].value == pytest.approx((0.01 + 0.81 + 0.04 + 0.04) / 4)
+    logs = -(math.log(0.9) + math.log(0.1) + 2 * math.log(0.8)) / 4
+    assert found["log_loss"].value == pytest.approx(logs)
     low, high = reliability(scored())
     assert (low["verdicts"], low["accuracy"]) == (2, 1.0)
     assert low["confidence"] == pytest.approx(0.8)
@@ -69,9 +79,49 @@ def test_roc_auc_counts_ties_by_half() -> None:
 def test_a_yes_or_no_has_no_roc_auc_and_errs_as_often_as_it_is_miscalibrated() -> None:
     said = [outcome(True, True), outcome(True, False), outcome(False, False), outcome(False, True)]
     found = measures(said, Resampler("q", 100, 0))
-    assert found["roc_auc"] == Estimate(None)
-    assert found["calibration_error"].value == 0.5
-    assert calibration_error(np.zeros(30)) != calibration_error(np.zeros(30))  # nan
+    assert found["roc_auc"] == found["log_loss"] == Estimate(None)
+    assert found["calibration_error_plain"].value == found["brier"].value == 0.5
+    # One question has no resamples, so no bias that could be removed.
+    assert found["calibration_error"] == Estimate(None)
+    assert calibration_error([], [], Resampler("", 9, 0)) == (Estimate(None), Estimate(None))
+    # Wilson's upper end where all of 20 sure verdicts are right.
+    names = [f"q{n}" for n in range(20)]
+    sure, _ = calibration_error(names, [binned(1.0, 1.0)] * 20, Resampler(names, 100, 0))
+    assert (sure.value, sure.low, sure.high) == pytest.approx((0.0, 0.0, 0.1611), abs=1e-4)
+
+
+def test_a_scores_log_loss_stays_finite() -> None:
+    graded = [outcome(True, True, 0.9, "a"), outcome(False, True, 1.0, "b")]
+    found = measures(graded, Resampler("ab", 100, 0))
+    assert found["log_loss"].value == pytest.approx(-(math.log(0.9) + math.log(0.001)) / 2)
+
+
+def test_the_calibration_error_is_covered_where_a_percentile_bootstrap_never_does() -> None:
+    # The command prints the whole table, with more trials.
+    program = Path(__file__).parents[2] / "benchmarks/calibration_coverage.py"
+    coverage = runpy.run_path(str(program))["coverage"]
+    for shape, setting, verdicts in (
+        ("constant", 0.0, 100),
+        ("constant", 0.0, 1000),
+        ("constant", 0.13, 300),
+        ("one_bin", 0.05, 300),
+        ("temperature", 0.5, 100),
+    ):
+        found = coverage(shape, setting, verdicts, trials=60, resamples=300)
+        assert found.covered >= 0.9, (shape, setting, verdicts, found)
+        assert abs(found.debiased - found.true) < max(0.01, found.plain - found.true), found
+        if setting == 0:
+            assert found.covered_by_percentiles == 0.0
+            assert found.width < 2.5 / math.sqrt(verdicts), found
+
+
+def test_answers_to_one_question_are_no_evidence_of_their_own() -> None:
+    names = [f"q{n}" for n in range(80)]
+    rows = [binned(0.7, float(n % 2)) for n in range(80)]
+    alone, _ = calibration_error(names, rows, Resampler(names, 400, 0))
+    fourfold, plain = calibration_error(names * 4, rows * 4, Resampler(names, 400, 0))
+    assert plain.value == pytest.approx(0.2)
+    assert (fourfold.low, fourfold.high) == pytest.approx((alone.low, alone.high), abs=0.01)
 
 
 def test_a_verdict_that_failed_is_counted_and_in_no_measure() -> None:

@@ -2,12 +2,14 @@
 
 import json
 import math
+import random
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from benchmark_doubles import Chooser, Rater
+from command_lines import command
 from pyarrow import parquet
 
 from flowright.core.errors import DataError
@@ -45,7 +47,27 @@ def test_the_best_of_four() -> None:
     assert (score(unreadable, "published"), score(unreadable, "answered")) == (0.25, None)
     assert score(rated(9, 3, 9, 9), "published") == pytest.approx(1 / 3), "a share of the top"
     assert score(rated(8, 3, 9, 1), "published") == 0
-    assert score(rated(9, None, 1, 1), "published") == 0.25, "one rating spoils the row"
+    # An unreadable rating is left out; a row without any other one is a guess.
+    assert score(rated(9, None, 1, 1), "published") == 1
+    assert score(rated(None, 3, 1, 1), "published") == 0
+    assert score(rated(4, None, None, 4), "published") == 1 / 2
+    assert score(rated(None, None, None, None), "published") == 0.25
+    assert score(rated(9, None, 1, 1), "answered") is None
+
+
+def test_twenty_thousand_rows_as_the_leaderboards_program_scores_them() -> None:
+    """Its rule in ratings mode: of the ratings that can be read the highest ones win; the row
+    scores 1 / winners if the chosen answer is one of them, 0.25 if no rating can be read."""
+    draw = random.Random(0)
+    spoilt = 0
+    for _ in range(20_000):
+        ratings = [None if draw.random() < 0.12 else draw.randint(1, 10) for _ in range(4)]
+        known = {place: rating for place, rating in enumerate(ratings) if rating is not None}
+        winners = [place for place, rating in known.items() if rating == max(known.values())]
+        expected = (0 in winners) / len(winners) if winners else 0.25
+        assert score(rated(*ratings), "published") == expected
+        spoilt += None in ratings and expected != 0.25
+    assert spoilt > 7000, "rows that scored 0.25 when one unreadable rating spoilt them"
 
 
 def test_ties_worked_out_by_hand() -> None:
@@ -149,3 +171,32 @@ def test_rows_that_cannot_be_used(tmp_path: Path, change: dict, why: str) -> Non
 def test_a_folder_without_rows(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no \.parquet or \.jsonl file"):
         read_rewardbench2(tmp_path)
+
+
+def test_a_part_of_the_benchmark_says_so_beside_the_score(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main = command("judge benchmark")
+    folder = tmp_path / "rewardbench2"
+    folder.mkdir()
+    rows = [
+        ROW | {"id": f"{n}", "prompt": f"{n}?", "subset": s}
+        for s in ("Math", "Safety")
+        for n in range(4)
+    ]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    out = tmp_path / "out.json"
+    asked = ["--judge", "length", "--data", str(tmp_path), "--json", str(out), "--overwrite"]
+    assert main([*asked, "--benchmark", "rewardbench2"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "PARTIAL: Factuality: 0 of 475 rows; Focus: 0 of 495 rows; Math: 4 of 183 rows" in told
+    assert main([*asked, "--benchmark", "rewardbench2/math", "--limit", "3"]) == 0
+    assert "PARTIAL: 3 of 4 prompts (--limit); Factuality" in " ".join(
+        capsys.readouterr().out.split()
+    )
+    record = json.loads(out.read_text())
+    assert {row["subset"] for row in record["rows"]} == {"Math"} and len(record["rows"]) == 3
+    assert main([*asked, "--benchmark", "rewardbench2/math,safety"]) == 0
+    assert len(json.loads(out.read_text())["rows"]) == 8
+    assert main([*asked, "--benchmark", "rewardbench2/maths"]) == 2
+    assert "did you mean Math?" in capsys.readouterr().err

@@ -174,6 +174,11 @@ CHOICES = "Which one is a metal?\n\nA. oxygen\nB. iron\nC. helium"
         ("multiple_choice", "Iron (A) or gold (B)?", "(A)", "B", False),
         ("multiple_choice", "Iron (A) or gold (B)?", "The answer is B.", "B", True),
         ("multiple_choice", "Iron (A) or gold (B)?", "gold", "B", None),  # choices are not found
+        ("multiple_choice", "Iron (A) or gold (B)?", "(B) gold", "B", True),
+        ("multiple_choice", "Iron (A) or gold (B)?", "The answer is A: iron.", "B", False),
+        ("multiple_choice", "Iron (A) or gold (B)?", "B. gold, which is no iron", "B", None),
+        ("multiple_choice", "Iron (A) or gold (B)?", "(B) gold or (A) iron", "B", None),
+        ("multiple_choice", "Who?", "A. Einstein", "B", None),  # may be a name
         ("free_text", "Q", "Paris.", "Paris", True),
         ("free_text", "Q", "Rome", "Paris", False),
         ("free_text", "Q", "so " * 13, "so " * 13, None),  # too long to be repeated to the word

@@ -491,6 +491,7 @@ async def test_every_error_is_a_sentence_in_json(
         answer = await client.request(method, path, content=content, headers={"Content-Type": kind})
     assert answer.status_code == code
     assert set(answer.json()) == {"error"} and answer.json()["error"]
+    assert code != 415 or "curl: --json" in answer.json()["error"]
     assert "Traceback" not in answer.text and ".py" not in answer.text
     assert double.asked == []
 

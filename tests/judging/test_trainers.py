@@ -417,7 +417,7 @@ def test_a_query_is_its_prompt_and_a_completion(query: str, prompt: str, complet
 
 
 def test_the_programs_of_the_page_are_whole(tmp_path: Path) -> None:
-    programs = ["train_trl.py", "judge_reward.py", "judge_server_example.py"]
+    programs = ["train_trl.py", "judge_reward.py"]
     assert write_programs("judge_service.md", tmp_path) == programs
     tree = ast.parse((tmp_path / "train_trl.py").read_text())
     ours = [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module == "flowright"]

@@ -64,6 +64,9 @@ def test_equal_differences_have_no_spread_to_divide_by():
 
 def test_what_few_pairs_can_find():
     assert least_p("permutation", 4) == 1 / 16
+    # A t-test of fewer than five pairs rests on the normal distribution alone.
+    assert [least_p("t", pairs) for pairs in (1, 2, 4, 5)] == [1.0, 1 / 4, 1 / 16, 0.0]
+    assert least_effect("t", 4, 0.05) is None
     assert least_effect("permutation", 4, 0.05) is None
     # One-sided t at 5 %, n = 10, 80 % power: 0.853 by the noncentral t (Cohen 1988, table 2.3).
     assert least_effect("t", 10, 0.05) == pytest.approx(0.853, abs=0.04)

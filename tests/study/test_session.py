@@ -77,7 +77,8 @@ def test_a_study_from_its_plan_to_its_report(tmp_path: Path) -> None:
     status, told = run(path, out, dry_run=True)
     assert status == 0 and not out.exists()
     assert "6 (3 arms x 2 seeds), 6 left" in told and "time      unknown" in told
-    assert "smallest p 0.25: it cannot hold" in told  # of two pairs, by sign flips
+    assert "smallest p 0.25: 2 seeds cannot hold it; give 5" in told  # by sign flips
+    assert told.count("smallest p by signs alone 0.25: 2 seeds cannot hold it; give 5") == 2
 
     status, told = run(path, out, limit=1)
     assert status == 0 and "finished  1 of 6 runs" in told
@@ -109,7 +110,8 @@ def test_a_study_from_its_plan_to_its_report(tmp_path: Path) -> None:
     page = (out / "report.html").read_text()
     for words in (
         *("Simulated numbers.", claims["sha256"], "before the first run started"),
-        *("This holds: final gold of wordy@0.9 minus honest", "for each unit of the dose"),
+        *("2 seeds can hold no claim: final gold of wordy@0.9 minus honest", "too few seeds"),
+        *("for each unit of the dose", "Claimed findings: 3. Shown: 0, not shown: 3"),
         *("Exploitation begins earlier. ", "; share of runs with one +100.0"),
         *("By construction of the simulation", "Kaplan-Meier", "runs/honest/seed_0/report.html"),
         *("wordy: dose and response", "An audit: seen to the end", "intervals are too narrow"),
@@ -242,22 +244,28 @@ def test_a_journal_that_a_power_cut_tore_is_read_on(tmp_path: Path) -> None:
 
 def test_a_claim_that_lacks_seeds_makes_the_others_no_stronger(tmp_path: Path) -> None:
     wordy = CLAIMS[0] | {"arm": "wordy"}
-    path = written(tmp_path, claims=[wordy, wordy | {"id": "late", "measure": "last_gold"}])
-    study = load_study(path)
+    claims = [wordy, wordy | {"id": "late", "measure": "last_gold"}]
+    study = load_study(written(tmp_path, claims=claims, seeds=5))
     cells = cells_of(study)
     rows = [
         {"run": f"{cell.name}/{seed}", "cell": cell.name, "seed": seed, "finished": True,
          "final_gold": 0.5 - (0.1 + 0.001 * seed) * (cell.name == "wordy"),
          "last_gold": 0.5 - (0.1 + 0.001 * seed) * (cell.name == "wordy")}
         for cell in cells
-        for seed in (0, 1)
+        for seed in range(5)
     ]  # fmt: skip
     both = outcomes(study, cells, Collected(rows))
     assert all(one.holm == pytest.approx(2 * (one.p or 0)) for one in both)
     rows[-1]["last_gold"] = None
     known, lacking = outcomes(study, cells, Collected(rows))
     assert known.holm == both[0].holm and known.holds
-    assert lacking.pairs == 1 and lacking.holm is None and lacking.holds is None
+    # Two differences of 12 and 14 points: p 0.024 by Student's t, and two seeds hold nothing.
+    two = load_study(written(tmp_path, claims=[wordy], seeds=2))
+    drop = {"wordy/0": 0.12, "wordy/1": 0.14}
+    few = [row | {"final_gold": 0.3 - drop.get(row["run"], 0)} for row in rows if row["seed"] < 2]
+    (one,) = outcomes(two, cells, Collected(few))
+    assert one.p == pytest.approx(0.0245, abs=1e-3) and one.too_few and one.holds is False
+    assert lacking.pairs == 4 and lacking.holm is None and lacking.holds is None
 
 
 def test_a_failing_run_is_tried_twice_and_named_while_others_go_on(

@@ -73,7 +73,7 @@ def test_the_screen_fits_and_shows_what_matters(run: Path) -> None:
 def test_the_full_screen_shows_all_that_a_watcher_asks_for(run: Path) -> None:
     text = drawn(run, 80)
     for label in (
-        *("a-run", "finished", "step 12/12", "reward", "gold", "math", "validation", "valid"),
+        *("a-run", "finished", "step 12/12", "reward", "gold", "math", "held out", "valid"),
         *("unscored", "agreement", "drift", "false +", "KL", "entropy", "policy's", "ours", "type"),
         *("sample", "rollout", "update", "whole step", "GPU memory", "Sample workflow", "await "),
     ):

@@ -58,7 +58,7 @@ def test_the_terminal_has_a_line_a_role_with_an_alarm_for_late_troubles() -> Non
         r"judge +30 calls  429 7  timeouts 2  other failures 1 !  each waited 3.0 s", judge
     )
     assert executor == "executor   5 calls"
-    assert servers(BUSY, *[CALM] * 10) == ["judge      100 calls"]
+    assert servers(BUSY, *[CALM] * 10) == ["judge      100 calls of 120 in the run"]
     assert servers({"reward/mean": 1.0}) == []
 
 
@@ -148,4 +148,4 @@ def test_before_its_evaluation_a_run_is_shown_by_its_validation(tmp_path: Path) 
     out = io.StringIO()
     Console(file=out, width=80, highlight=False).print(Screen(take_snapshot(run), [], full=True))
     (line,) = [line for line in out.getvalue().splitlines() if "validation" in line]
-    assert line.split() == ["validation", "0.87", "was", "0.31", "(steps", "2", "and", "0)"]
+    assert " ".join(line.split()) == "validation 0.87 was 0.31 (validation, steps 0 and 2)"

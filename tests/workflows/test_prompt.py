@@ -123,6 +123,7 @@ def test_a_long_problem_loses_its_middle_and_says_so() -> None:
     assert "<system>s</><user>BEGIN" in text
     assert "END</><assistant>" in text
     assert CUT_MARKER in text
+    assert prompt.shown in text and prompt.shown.startswith("BEGINx") and CUT_MARKER in prompt.shown
 
 
 def test_no_room_for_the_problem_is_the_user_s_to_mend() -> None:

@@ -111,6 +111,11 @@ def findings(comparison: Comparison) -> list[str]:
     for name, changes in comparison.drift.items():
         whose = "" if name == TRAINED else f"{name}: "
         lines += [f"{whose}{line}" for line in change_lines(changes)]
+    if cut := max((row.cut for row in comparison.rows), default=0):
+        lines.append(
+            f"prompts cut to fit policy.max_prompt_tokens: {cut} of {comparison.problems}; the "
+            "policy saw only a part of these problems"
+        )
     lost = {row.name: row.kinds["all"].unscored for row in comparison.rows}
     if worst := max(lost.values(), default=0.0):
         name = max(lost, key=lambda name: lost[name])

@@ -20,10 +20,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from flowright.core.errors import UserError
 
 say = partial(print, flush=True)
+
+LLM_FILE = "config/aflow_llm.yaml"
 
 USAGE = """\
 bash launch_vllm_safe.sh [executor|policy] [--dry-run | --status | --stop] [-- VLLM_ARGUMENT...]
@@ -43,7 +46,9 @@ Environment variables, EXECUTOR_... for the executor and POLICY_... for the poli
 
                           executor                policy
   ..._MODEL               openai/gpt-oss-120b     Qwen/Qwen2.5-7B-Instruct
-                          a folder, or a Hugging Face id; also the name it is served under
+                          a folder, or a Hugging Face id; also the name it is served under.
+                          Before the default: model_name of the entry of config/aflow_llm.yaml
+                          whose base_url has this port of this machine
   ..._HOST                127.0.0.1               127.0.0.1
   ..._PORT                8002                    8003
   ..._API_KEY             (none)                  (none)
@@ -288,7 +293,7 @@ class VllmServer:
             self.values["REASONING_PARSER"] = ""
 
     def check_model(self) -> None:
-        label = f"{self.name}_MODEL"
+        label = self.values["MODEL_FROM"]
         if not self.model:
             self.problems.append(f"{label} is empty: give a folder or a Hugging Face id")
         elif self.model.startswith("/"):
@@ -458,8 +463,8 @@ def main(root: Path, arguments: Sequence[str]) -> int:
             return 0
         else:
             raise UserError(f"{word}: unknown; see {me} --help")
-    values = read_settings(role, os.environ)
     os.chdir(root)
+    values = read_settings(role, os.environ, root / LLM_FILE)
     server = VllmServer(role, me, values, dict(os.environ), extra)
     if action == "status":
         return show_status(server)
@@ -472,8 +477,9 @@ def main(root: Path, arguments: Sequence[str]) -> int:
         return start(server, root, own)
 
 
-def read_settings(role: str, variables: Mapping[str, str]) -> dict[str, str]:
-    """The values of a role's variables, by name without the prefix. Raises UserError."""
+def read_settings(role: str, variables: Mapping[str, str], models: Path) -> dict[str, str]:
+    """The values of a role's variables, by name without the prefix; MODEL_FROM is where MODEL,
+    which the file of ``models`` may have, is set. Raises UserError."""
     index, prefix = int(role == "policy"), f"{role.upper()}_"
     visible = variables.get("CUDA_VISIBLE_DEVICES")
     usual = {name: both[index] for name, both in _DEFAULTS.items()}
@@ -497,12 +503,40 @@ def read_settings(role: str, variables: Mapping[str, str]) -> dict[str, str]:
     batch = str(max(int(longest or 0), 4096)) if on_cpu else ("1024", "")[index]
     values["MAX_BATCHED_TOKENS"] = variables.get(f"{prefix}MAX_BATCHED_TOKENS", batch)
     values["TENSOR_PARALLEL"] = variables.get(f"{prefix}TENSOR_PARALLEL", str(len(gpus)))
+    source = f"{prefix}MODEL"
+    if source not in variables and (found := _model_at_port(models, values["PORT"], variables)):
+        values["MODEL"], source = found[1], f"{LLM_FILE}: models.{found[0]}.model_name"
     model = values["MODEL"]
     if model.startswith("~"):
         model = f"{variables.get('HOME', '')}{model[1:]}"
     if model.startswith(("./", "../")):
         model = os.path.abspath(model)  # noqa: PTH100, symbolic links stay
-    return values | {"MODEL": model}
+    return values | {"MODEL": model, "MODEL_FROM": source}
+
+
+_HERE = ("localhost", "127.0.0.1", "0.0.0.0", "::1")
+
+
+def _model_at_port(file: Path, port: str, variables: Mapping[str, str]) -> tuple[str, str] | None:
+    """The name and the model_name, a folder or hub id, of the file's entry at a port of this
+    machine; None unless there is exactly one such model."""
+    if not file.is_file():
+        return None
+    try:
+        from flowright.config.loading import expand, read_yaml
+    except ImportError:  # before the requirements are installed
+        say(f"{LLM_FILE} is not read: install the requirements, or name the model by a variable")
+        return None
+    models = read_yaml(file, expanded=False).get("models")
+    found: dict[str, str] = {}
+    for name, entry in models.items() if isinstance(models, dict) else ():
+        with suppress(UserError, AttributeError, ValueError):  # mistakes are the trainer's to name
+            keys = ("base_url", "model_name")
+            url, model = expand({key: entry.get(key) for key in keys}, variables, "").values()
+            address = urlsplit(str(url))
+            if address.hostname in _HERE and str(address.port) == port and "/" in str(model):
+                found.setdefault(str(model), str(name))
+    return next((name, model) for model, name in found.items()) if len(found) == 1 else None
 
 
 def show_status(server: VllmServer) -> int:

@@ -48,7 +48,13 @@ from flowright.core.net import DrainingServer, allowed_hosts, listen
 from flowright.core.off_loop import in_thread
 from flowright.data.task import KINDS, Kind, Problem
 from flowright.environments.workflow.config import WorkflowConfig
-from flowright.judging.service.traffic import Admission, GuardMiddleware, Overloaded, Traffic
+from flowright.judging.service.traffic import (
+    NOT_JSON,
+    Admission,
+    GuardMiddleware,
+    Overloaded,
+    Traffic,
+)
 from flowright.simulation.protocol import parse, request_of
 
 
@@ -329,8 +335,8 @@ class PolicyApp(Starlette):
 
     async def _chat(self, request: Request) -> Response:
         kind_of_body = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind_of_body != "application/json":  # what a page of another site cannot send unasked
-            raise HTTPException(415, "send JSON, with Content-Type: application/json")
+        if kind_of_body != "application/json":
+            raise HTTPException(415, NOT_JSON)
         body = await request.body()
         question = await in_thread(lambda: read(body, self._settings))
         reply = Reply(question, self._answers.simulated)

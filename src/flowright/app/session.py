@@ -202,12 +202,19 @@ async def _run(start: Start, run: RunDirectory | Follower, console: Console, ran
                 console,
                 keep=partial(keep_baseline, run, environment),
             )
-        took, asked = time.perf_counter() - began, metrics_since(environment.counters())
-        write_json(run.path / "evaluation.json", comparison.to_json())
-        for line in compare_with_plan(run.path, config, took, asked):
+        _keep_comparison(run.path, comparison, began, owners())
+        for line in compare_with_plan(run.path, config):
             say(console, line)
         run.state(status="finished")
     return 0
+
+
+def _keep_comparison(
+    run: Path, comparison: Comparison, began: float, owners: Sequence[Counters]
+) -> None:
+    """Write the before/after table of a run, with the seconds and the requests that it took."""
+    spent = {"seconds": time.perf_counter() - began, "servers": metrics_since(owners)}
+    write_json(run / "evaluation.json", comparison.to_json() | spent)
 
 
 async def _run_on_fixed_data(
@@ -231,9 +238,10 @@ async def _run_on_fixed_data(
         return trainer.exit_status(step)
     run.state(status="running", stage="evaluate", step=step)
     if environment.rolls_out:
+        began = time.perf_counter()
         comparison = await _compare(start, policy, source, text, console)
         if ranks.is_first:
-            write_json(run.path / "evaluation.json", comparison.to_json())
+            _keep_comparison(run.path, comparison, began, environment.counters())
     if isinstance(policy.output, ScalarHead):
         await calibrate_run(saves, source, tasks.val, step)
     run.state(status="finished")

@@ -38,10 +38,13 @@ from flowright.runs.directory import RunDirectory
 PATIENCE = 5.0
 """Seconds without a served request before the terminal mentions a server."""
 
+CUT = "prompt/truncated"
+
 _SHOWN = (
     ("reward", "reward/mean", "{:.2f}"),
     ("valid", "rollout/valid_frac", "{:.0%}"),
     ("unscored", "rollout/unscored", "{:.1%}"),
+    ("prompts cut", CUT, "{:.0%}"),
     ("judge=gold", "judge/agreement_with_gold", "{:.0%}"),
     ("loss", "train/loss", "{:.3f}"),
     ("accuracy", "train/accuracy", "{:.0%}"),
@@ -77,7 +80,8 @@ class StepProgress:
         self._bar.stop()
 
     def step(self, step: int, steps: int, metrics: dict[str, float]) -> None:
-        parts = [f"{name} {form.format(metrics[k])}" for name, k, form in _SHOWN if k in metrics]
+        shown = [each for each in _SHOWN if each[1] in metrics and (each[1] != CUT or metrics[CUT])]
+        parts = [f"{name} {form.format(metrics[key])}" for name, key, form in shown]
         if "policy/skipped_updates" not in metrics:
             parts.append("no update: no group has a signal")
         self._bar.update(self._task, completed=step)

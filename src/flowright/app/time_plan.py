@@ -32,14 +32,15 @@ from flowright.app.plan_basis import (
 )
 from flowright.config.root import Config
 from flowright.core.files import disk_errors, write_json
-from flowright.core.formatting import amount, duration
+from flowright.core.formatting import Record, amount, duration
 from flowright.data.mixture import Mixture, tasks_by_kind
 from flowright.data.task import Task
 from flowright.environments.base import Environment, TaskSets, prompt_encoder
 from flowright.evaluation.evaluator import AT_ONCE
 from flowright.grpo.fixed_data import groups_of
 from flowright.policy.sampling import Prompt, Tokenizer
-from flowright.runs.run_files import read_metrics, read_plan
+from flowright.runs.run_files import read_evaluation, read_metrics, read_plan
+from flowright.runs.totals import SERVERS, requests, seconds_by_phase
 
 NAME = "plan.json"
 
@@ -367,16 +368,13 @@ async def keep_plan(
     return f"plan      {start_line(plan)}"
 
 
-def compare_with_plan(
-    run: Path, config: Config, seconds: float, asked: Mapping[str, float]
-) -> list[str]:
-    """Add the measured figures to ``plan.json``; return lines on time, price and large errors.
-    ``seconds`` and ``asked`` (metrics ``servers/*``) are those of the comparison; the rest is in
-    the run's metrics. Empty for a run without a plan."""
+def compare_with_plan(run: Path, config: Config) -> list[str]:
+    """Add the measured figures of a run with its comparison to ``plan.json``; return lines on time,
+    price and large errors. Empty for a run without a plan."""
     path, plan = run / NAME, read_plan(run).get("planned")
     if plan is None:
         return []
-    measured = _measured(read_metrics(run), config, seconds, asked)
+    measured = _measured(read_metrics(run), read_evaluation(run), config)
     compared = {
         name: {"planned": figure, "measured": measured[name]}
         for name, figure in _planned(plan).items()
@@ -404,15 +402,12 @@ def _sum_usd(usd: Mapping[str, float | None]) -> dict[str, float]:
 
 
 def _measured(
-    rows: Sequence[Mapping[str, float]],
-    config: Config,
-    seconds: float,
-    asked: Mapping[str, float],
+    rows: Sequence[Record], evaluation: Record | None, config: Config
 ) -> dict[str, float]:
     grpo = config.grpo
     steps = [row for row in rows if "tokens/completion_mean" in row]
     groups = [grpo.prompts_per_step + row.get("reward/resampled_groups", 0.0) for row in steps]
-    found = {
+    found: dict[str, float] = {
         "policy_tokens_in": sum(
             n * row["tokens/prompt_mean"] for n, row in zip(groups, steps, strict=True)
         ),
@@ -421,14 +416,13 @@ def _measured(
             for n, row in zip(groups, steps, strict=True)
         ),
     }
+    asked, seconds = requests(rows, evaluation), seconds_by_phase(rows, evaluation)
     for role in ROLES:
         for name, key in USAGE.items():
-            metric = f"servers/{role}/{key}"
-            found[f"{role}_{name}"] = sum(row.get(metric, 0.0) for row in [*rows, asked])
-    found["evaluations seconds"] = sum(row.get("time/evaluate", 0.0) for row in rows)
-    trained = sum(row["time/step"] - row.get("time/evaluate", 0.0) for row in steps)
-    found["training seconds"], found["comparison seconds"] = trained, seconds
-    found["seconds"] = trained + seconds + found["evaluations seconds"]
+            found[f"{role}_{name}"] = asked.get(f"{SERVERS}{role}/{key}", 0.0)
+    for phase in ("training", "evaluations", "comparison"):
+        found[f"{phase} seconds"] = seconds.get(phase, 0.0)
+    found["seconds"] = sum(seconds.values())
     return found | _sum_usd(usd_of(config, found))
 
 

@@ -10,10 +10,12 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from flowright.config.suggestions import meaning
 from flowright.core.errors import UserError
 
 Method = Literal["supervised", "grpo", "rubric", "verif"]
@@ -117,6 +119,9 @@ PYTHON = "PYTHON names the Python (default: .venv of the checkout, else python3)
 _PROCESSES = ("WORLD_SIZE", "RANK", "MASTER_ADDR", "MASTER_PORT", "RAY_ADDRESS")
 _SAMPLED_ONLY = ("MAX_PROMPT_LENGTH", "MAX_RESPONSE_LENGTH", "ROLLOUT_N", "KL_LOSS_COEF",
                  "PPO_MINI_BATCH_SIZE", "GPU_MEMORY_UTILIZATION")  # fmt: skip
+_NOT_SETTINGS = ("CUDA_VISIBLE_DEVICES", "OPENAI_API_KEY", "OPENAI_BASE_URL")
+"""Variables under names of other trainers' keys that other programs read."""
+
 _LORA_LAYERS = "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj"
 
 
@@ -205,6 +210,7 @@ class TrainingCommand:
         self.whole("TRAIN_BATCH_SIZE", 1, key="grpo.prompts_per_step")
         self.whole("TOTAL_EPOCHS", 1, key="judging.epochs")
         self.number("LR", "grpo.learning_rate")
+        self._note_low_rate()
         if method == "supervised":
             length = self.whole("MAX_LENGTH", 1, key="policy.max_prompt_tokens") or 4096
             if size := self.whole("MICRO_BATCH_SIZE", 1):
@@ -223,6 +229,15 @@ class TrainingCommand:
             )
         if self.whole("VAL_BATCH_SIZE", 1):
             self.note("VAL_BATCH_SIZE", ": every row of VAL_FILE counts, in batches of any size")
+
+    def _note_low_rate(self) -> None:
+        """An adapter learns at ten times the rate of all weights (Schulman et al., LoRA Without
+        Regret), which the variable's usual values are for."""
+        full = self.has("LORA_RANK") == "0" or "policy.train=full" in self.overrides
+        with suppress(ValueError):
+            if not full and 0 < float(self.has("LR")) < 1e-5:
+                self.note("LR", "={value}: a rate for all weights (LORA_RANK=0); the adapter that "
+                          "is trained here learns at ten times that")  # fmt: skip
 
     def _instructions(self, method: Method) -> None:
         self._files("instructions", ("TRAIN_FILE", "VAL_FILE", "RUBRIC_FILE"))
@@ -259,12 +274,12 @@ class TrainingCommand:
         added["VLLM_BASE_URL"] = given("VERIF_API_URL") or given("VLLM_BASE_URL")
         added["VLLM_MODEL"] = given("VERIF_MODEL_NAME") or given("VLLM_MODEL")
         added["VLLM_API_KEY"] = next(filter(None, map(given, secrets)), "")
-        if re.search("dashscope.*compatible-mode", added["VLLM_BASE_URL"]):
+        if re.search(r"aliyuncs\.com.*/compatible-mode", added["VLLM_BASE_URL"]):
             added["VLLM_STREAM"] = given("VLLM_STREAM") or "true"
         chosen = any(override.startswith("judge.model=") for override in self.overrides)
         if not added["VLLM_BASE_URL"] and not chosen:
             self.notes.append(
-                "VLLM_BASE_URL: not set, the judge is expected at http://localhost:8001/v1"
+                "VLLM_BASE_URL: not set, the judge is expected at http://localhost:8000/v1"
             )
         self.whole("VLLM_MAX_TOKENS", 1)
         self.number("VLLM_TIMEOUT")
@@ -459,6 +474,8 @@ def warnings(script: str, variables: Mapping[str, str]) -> list[str]:
         if name.isupper() and len(name) > 4 and name not in known:
             for near in difflib.get_close_matches(name, known, 1, 0.86):
                 lines.append(f"{name} is not known here; did you mean {near}?")
+        if "_" in name and name not in (*known, *_NOT_SETTINGS) and (there := meaning(name)):
+            lines.append(f"{name} is not read here{there}")
         if name.startswith("CUSTOM_"):
             lines.append(f"{name} names a function of verl; it is ignored")
     return lines

@@ -5,13 +5,17 @@ import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from flowright.core.command_line import at_least_one, say, settings_of
+
+if TYPE_CHECKING:
+    from flowright.evaluation.responses.score_responses import Reward
 
 LLM_FILE = Path("config/aflow_llm.yaml")
 JUDGE_FILE = Path("config/judge_server.yaml")
 
+REWARDS = ("rubric", "verif", "constraints")
 SCORE_KEYS = {
     "data.prompt_key": "prompt",
     "data.response_key": "responses",
@@ -117,6 +121,7 @@ def _evaluate_healthbench(options: argparse.Namespace, console: Any) -> None:
         JUDGE_FILE,
         [f"llm.file={options.llm_file}"],
         calls="each",  # as the benchmark's own program does
+        grades_empty=True,
     )
     data = options.data or options.folder / "rubrics/healthbench_val.parquet"
     out = options.json or Path("outputs/instructions/healthbench.json")
@@ -225,7 +230,7 @@ def generate(options: argparse.Namespace) -> int:
 
 def add_score_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--reward", required=True, choices=("rubric", "verif", "constraints"),
+    add("--reward", choices=REWARDS,
         help="what a row is graded by")  # fmt: skip
     add("--judge", metavar="NAME", help="a model of the LLM file, or simulated")
     add("--calls", choices=("together", "each", "brackets"), default="together",
@@ -248,8 +253,9 @@ def score(options: argparse.Namespace) -> int:
     flowright instructions score data.path=ifeval.parquet --reward constraints
 
     Keys: data.path, data.prompt_key, data.response_key, data.data_source_key,
-    data.reward_model_key; and those of --config, such as judge.max_tokens=4096. An interrupted
-    command resumes. docs/instructions.md describes the scores.
+    data.reward_model_key; and those of --config, such as judge.max_tokens=4096. With
+    custom_reward_function.path=health_bench/scaleai_batch_reward_fn.py, as for verl's main_eval,
+    the reward is rubric. An interrupted command resumes. docs/instructions.md describes the scores.
     """
     import uvloop
     from rich.console import Console
@@ -266,13 +272,17 @@ def score(options: argparse.Namespace) -> int:
     from flowright.viewer.rendering.report import report_text
 
     console, errors = Console(), Console(stderr=True)
-    given, overrides = _split_keys(options.keys)
+    given, overrides, reward = _split_keys(options.keys, options.reward)
     data = Path(given.pop("data.path"))
-    variables = os.environ if options.reward == "verif" else {}
+    variables = os.environ if reward == "verif" else {}
+    judge = options.judge
+    if judge is None and reward != "constraints" and os.environ.get("VLLM_BASE_URL"):
+        judge = "instructions-judge"
+        say(errors, f"note: --judge {judge}, the servers of VLLM_BASE_URL")
     request = ScoreRequest(
         graders=GraderSettings(
-            options.reward,
-            options.judge,
+            reward,
+            judge,
             options.config,
             overrides,
             options.calls,
@@ -290,8 +300,10 @@ def score(options: argparse.Namespace) -> int:
     return 0
 
 
-def _split_keys(given: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """The keys of the data, and those of the judge. Raises UserError."""
+def _split_keys(
+    given: Sequence[str], reward: str | None
+) -> "tuple[dict[str, str], list[str], Reward]":
+    """The keys of the data, those of the judge, and the reward. Raises UserError."""
     from flowright.core.errors import UserError
     from flowright.core.plugins import suggest
 
@@ -301,7 +313,11 @@ def _split_keys(given: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     for one in given:
         key, _, value = one.partition("=")
         if key.startswith("custom_reward_function"):
-            problems.append(f"{key}: a reward is chosen by --reward, rubric, verif or constraints")
+            is_known = Path(value).name == "scaleai_batch_reward_fn.py" or value == "compute_score"
+            if is_known and key.endswith(".path"):
+                reward = reward or "rubric"
+            elif not is_known:
+                problems.append(f"{one}: not run; --reward, rubric, verif or constraints, grades")
         elif not key.startswith("data."):
             others.append(one)
         elif key not in ("data.path", *SCORE_KEYS):
@@ -311,6 +327,8 @@ def _split_keys(given: Sequence[str]) -> tuple[dict[str, str], list[str]]:
             ours[key] = value
     if not ours.get("data.path"):
         problems.append("data.path=FILE: which file is scored?")
+    if reward is None and not problems:
+        problems.append(f"--reward: one of {', '.join(REWARDS)}")
     if problems:
         raise UserError(*problems)
-    return ours, others
+    return ours, others, cast("Reward", reward)

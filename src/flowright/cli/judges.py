@@ -117,8 +117,8 @@ def _show_exam(folder: Path) -> None:
 def add_benchmark_options(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--benchmark", metavar="NAME[/SUBSET]", help="llmbar, pandalm, autoj, hhh, "
-                      "evalbiasbench, judgebench or rewardbench2; llmbar/adversarial, hhh/honest: "
-                      "a part of one")  # fmt: skip
+                      "evalbiasbench, judgebench or rewardbench2; llmbar/adversarial, "
+                      "rewardbench2/math,safety: subsets of one")  # fmt: skip
     what.add_argument("--pairs", type=Path, metavar="FILE", help="pairs in LLMBar's form or ours")
     what.add_argument("--outputs", type=Path, metavar="FILE",
                       help="a judge's replies in JudgeBench's form; no judge is asked")  # fmt: skip

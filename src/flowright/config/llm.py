@@ -1,5 +1,6 @@
 """The keys of `llm`, and the models of its file."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -50,8 +51,8 @@ class ModelEntry(Section):
     """See `temperature`."""
     no_proxy: str | None = None
     """Hosts reached without the proxy."""
-    stream: bool = False
-    """Stream replies, for servers that require it."""
+    stream: bool | None = None
+    """Stream replies, for servers that require it. Default: on DashScope."""
     reasoning_effort: Literal["low", "medium", "high"] | None = None
     """See `temperature`."""
     tokenizer: Path | None = None
@@ -63,8 +64,21 @@ class ModelEntry(Section):
         return _listed(self.base_url)
 
     @property
+    def streams(self) -> bool:
+        """True if replies are streamed."""
+        if self.stream is not None:
+            return self.stream
+        return any(_STREAMS_ONLY.match(url) for url in self.base_urls)
+
+    @property
     def api_keys(self) -> tuple[str, ...]:
         return _listed(self.api_key)
+
+
+_STREAMS_ONLY = re.compile(
+    r"https?://[\w.-]+\.aliyuncs\.com(:\d+)?/compatible-mode\b", re.IGNORECASE
+)
+"""DashScope in every region; some of its models, such as qwq-plus, only stream."""
 
 
 def _listed(value: str | tuple[str, ...]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from flowright.config.judge import JudgeRewardSection
 from flowright.config.llm import SIMULATED, LlmFile, ModelEntry
 from flowright.config.root import JudgeServerConfig
 from flowright.config.section import Section
-from flowright.config.suggestions import meant
+from flowright.config.suggestions import meant_within
 from flowright.core.errors import ConfigError
 from flowright.core.files import write_bytes
 from flowright.core.plugins import suggest
@@ -131,6 +131,11 @@ def expand(data: Mapping[str, Any], environment: Mapping[str, str], source: str)
     return found
 
 
+_CALLERS_KEYS = {"api_key", "reward.config.api_key", "judge.service.api_key"}
+"""Keys that a caller of a judge service sends where JUDGE_MODEL_API_KEY is set. A service that
+needs one answers 401; every other variable that is not set is a mistake."""
+
+
 def _expand(
     value: Any, environment: Mapping[str, str], file: str, key: str, problems: list[str]
 ) -> Any:
@@ -148,6 +153,8 @@ def _expand(
 
     def replace(match: re.Match[str]) -> str:
         found = environment.get(match["name"], match["default"])
+        if found is None and match["name"] == "JUDGE_MODEL_API_KEY" and key in _CALLERS_KEYS:
+            found = ""
         if found is None:
             problems.append(
                 f"{file}: {key}: the environment has no {match['name']}; "
@@ -173,18 +180,19 @@ class Values:
     overridden: frozenset[str] = frozenset()
     problems: Sequence[str] = ()
 
-    def line(self, root: type[BaseModel], detail: Mapping[str, Any]) -> str:
-        """Return a mistake as ``file: key: message``."""
+    def lines(self, root: type[BaseModel], detail: Mapping[str, Any]) -> Iterator[str]:
+        """Yield a mistake as ``file: key: message``."""
         key = ".".join(str(part) for part in detail["loc"])
         ours = any(k == key or k.startswith(f"{key}.") for k in self.overridden)
-        return f"{'command line' if ours else self.path}: {explain(root, detail)}"
+        for line in explain(root, detail):
+            yield f"{'command line' if ours else self.path}: {line}"
 
     def validated(self, root: type[Root]) -> Root:
         """Return the section that the values are. Raises ConfigError with all mistakes."""
         try:
             section = root.model_validate(self.data)
         except ValidationError as error:
-            lines = [self.line(root, detail) for detail in error.errors()]
+            lines = [line for detail in error.errors() for line in self.lines(root, detail)]
             raise ConfigError(*self.problems, *lines) from None
         if self.problems:
             raise ConfigError(*self.problems)
@@ -260,20 +268,22 @@ def _assign(data: dict[str, Any], keys: list[str], value: Any) -> None:
     data[keys[-1]] = value
 
 
-def explain(root: type[BaseModel], detail: Mapping[str, Any]) -> str:
+def explain(root: type[BaseModel], detail: Mapping[str, Any]) -> list[str]:
+    """Return the lines on one mistake: several for a section of another trainer's."""
     location = [str(part) for part in detail["loc"]]
     key = ".".join(location)
     if detail["type"] == "extra_forbidden":
         parent = _section_at(root, location[:-1])
         prefix = "".join(f"{part}." for part in location[:-1])
         beside = [prefix + name for name in parent.model_fields] if parent else []
-        return f"{key}: unknown key{meant(location, {*keys_of(root), *beside})}"
+        found = meant_within(location, detail.get("input"), {*keys_of(root), *beside})
+        return [f"{name}: unknown key{hint}" for name, hint in found]
     message = _TYPES.get(detail["type"]) or detail["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
     given = detail.get("input")
     showable = isinstance(given, str | int | float | bool) and "api_key" not in location
     shown = f" (got {given!r})" if showable else ""
-    return f"{key}: {message}{shown}" if key else f"{message}{shown}"
+    return [f"{key}: {message}{shown}" if key else f"{message}{shown}"]
 
 
 def keys_of(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
@@ -329,8 +339,7 @@ def judge_reward(
             "create_judge_reward also takes an address or a YAML file"
         )
     environment = os.environ if environment is None else environment
-    # A key may be asked for by ${JUDGE_MODEL_API_KEY} where the service needs none.
-    values = expand(data, {"JUDGE_MODEL_API_KEY": "", **environment}, source)
+    values = expand(data, environment, source)
     for name, key in (("JUDGE_MODEL_URL", "judge_url"), ("JUDGE_MODEL_API_KEY", "api_key")):
         if not values.get(key) and environment.get(name):
             values[key] = environment[name]
@@ -348,8 +357,8 @@ def judge_reward(
     try:
         return JudgeRewardSection.model_validate(values)
     except ValidationError as error:
-        lines = [f"{source}: {explain(JudgeRewardSection, detail)}" for detail in error.errors()]
-        raise ConfigError(*lines) from None
+        found = (line for detail in error.errors() for line in explain(JudgeRewardSection, detail))
+        raise ConfigError(*(f"{source}: {line}" for line in found)) from None
 
 
 def load_models(path: Path) -> Mapping[str, ModelEntry]:

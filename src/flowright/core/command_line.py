@@ -19,9 +19,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, fields
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from flowright.core.checkout import CHECKOUT, SOURCE
 from flowright.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -103,8 +105,9 @@ def settings_of(options: argparse.Namespace, kind: type, **given: Any) -> Any:
 
 def run_command(main: Callable[[], int], signals: bool = True) -> int:
     """Return the exit status of ``main``, or of how it ended: 2 for what the user can mend (a
-    UserError's own status, the disk), 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP, 0 where the
-    reader of a pipe has seen enough. ``signals``: False where ``main`` handles them itself."""
+    UserError's own status, the disk, a package that is not installed), 130 for Ctrl-C, 143 for
+    SIGTERM, 129 for SIGHUP, 0 where the reader of a pipe has seen enough. ``signals``: False where
+    ``main`` handles them itself."""
     _complete_streams()
     with _handled_signals() if signals else nullcontext():
         try:
@@ -112,6 +115,11 @@ def run_command(main: Callable[[], int], signals: bool = True) -> int:
             sys.stdout.flush()
         except UserError as error:
             return _exit_with(*error.problems, status=error.exit_code)
+        except ModuleNotFoundError as error:
+            if not _is_requirement(error):
+                raise
+            install = f"{sys.executable} -m pip install -e {CHECKOUT}"
+            return _exit_with(f"{error}; install the requirements: {install}", status=2)
         except KeyboardInterrupt:
             if _received.number is None:
                 return _exit_with("interrupted", status=130)
@@ -132,6 +140,16 @@ def run_command(main: Callable[[], int], signals: bool = True) -> int:
             _discard_output_if_broken()
             raise
     return status
+
+
+def _is_requirement(error: ModuleNotFoundError) -> bool:
+    """True if one of our own modules imports what is missing, and it is not one of them."""
+    importing = error.__traceback__
+    while importing and importing.tb_next:
+        importing = importing.tb_next
+    file = importing.tb_frame.f_code.co_filename if importing else ""
+    ours = Path(file).is_relative_to(SOURCE / "flowright")
+    return ours and not (error.name or "flowright").startswith("flowright")
 
 
 def _complete_streams() -> None:

@@ -4,11 +4,11 @@ by :mod:`flowright.viewer.rendering`. Texts are whole and may be hostile: render
 them.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from flowright.core.formatting import Form, Point, Record, format_value, percent
+from flowright.core.formatting import Form, Point, Record, format_value, known_number, percent
 from flowright.core.untrusted import one_line
 
 
@@ -384,10 +384,18 @@ def calibration_section(record: Record) -> ReportSection | None:
     )
     if record.get("at_bound"):
         lead += " The temperature is at the bound of its search: these scores determine none."
+    if "error_plain" in after:
+        lead += " The calibration error is debiased; intervals are at 95 %."
     rows = [
-        ("expected calibration error", *map(_calibration_error, (before, after))),
-        ("log loss a pair", *(f"{each['log_loss']:.3f}" for each in (before, after))),
-        ("ranked as preferred", *(percent(each["accuracy"]) for each in (before, after))),
+        (name, *(estimate_cell(each.get(key), form) for each in (before, after)))
+        for key, name, form in (
+            ("error", "expected calibration error", percent),
+            ("error_plain", "the same, plain", percent),
+            ("brier", "Brier score a pair", "{:.3f}".format),
+            ("log_loss", "log loss a pair", "{:.3f}".format),
+            ("accuracy", "ranked as preferred", percent),
+        )
+        if key in after
     ]
     blocks = (
         ReliabilityChart("As trained", before["reliability"]),
@@ -397,11 +405,17 @@ def calibration_section(record: Record) -> ReportSection | None:
     return ReportSection("calibration", "Calibration", blocks, lead)
 
 
-def _calibration_error(measured: Record) -> ReportCell:
-    error = measured["error"]
-    value = format_value(error["value"], percent)
-    if error["low"] is None:
-        return ReportCell(value)
-    return ReportCell(
-        value, f"{percent(error['low']).removesuffix(' %')} to {percent(error['high'])}"
-    )
+def estimate_cell(estimate: object, form: Form) -> ReportCell:
+    """Return a value with its interval as the note, such as ``91.0 %`` and ``88.2 to 93.1``."""
+    value, low, high = estimate_ends(estimate)
+    if value is None or low is None or high is None:
+        return ReportCell(format_value(value, form))
+    return ReportCell(form(value), " to ".join(form(end).removesuffix(" %") for end in (low, high)))
+
+
+def estimate_ends(estimate: object) -> tuple[float | None, float | None, float | None]:
+    """Return value, lower and upper end of an estimate in a record, each None if missing. A number
+    alone is a value."""
+    cell = estimate if isinstance(estimate, Mapping) else {"value": estimate}
+    value, low, high = (known_number(cell.get(key)) for key in ("value", "low", "high"))
+    return value, low, high

@@ -19,9 +19,9 @@ RESAMPLES = 2000
 """Resamples of :func:`bootstrap`."""
 SHARE = (0.0, 1.0)
 DIFFERENCE = (-1.0, 1.0)
-_TAIL = 0.025
+TAIL = 0.025
 _EQUAL = 1e-9
-_Z = 1.959964  # of the normal distribution at 1 - _TAIL
+_Z = 1.959964  # of the normal distribution at 1 - TAIL
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def bootstrap(
     if np.ptp(values) < _EQUAL:
         return float(values[0]), *unanimous(float(values[0]), len(values), within)
     picks = np.random.default_rng(0).integers(0, len(values), (RESAMPLES, len(values)))
-    low, high = np.quantile(values[picks].mean(axis=1), [_TAIL, 1 - _TAIL])
+    low, high = np.quantile(values[picks].mean(axis=1), [TAIL, 1 - TAIL])
     return float(values.mean()), float(low), float(high)
 
 
@@ -114,15 +114,15 @@ class Resampler:
         """
         if not rows:
             return Estimate(None)
-        places, sums = self._sums(questions, np.asarray(rows, dtype=np.float64))
+        sums, resampled = self.sums(questions, rows)
         value = _number(statistic(sums.sum(axis=0)))
-        if value is None or len(places) < 2:
+        if value is None or len(sums) < 2:
             return Estimate(value)
-        drawn = statistic(self._weights[:, places] @ sums)
+        drawn = statistic(resampled)
         drawn = drawn[np.isfinite(drawn)]  # a draw may hold no question that the statistic is of
         if not len(drawn):
             return Estimate(value)
-        low, high = np.quantile(drawn, [_TAIL, 1 - _TAIL])
+        low, high = np.quantile(drawn, [TAIL, 1 - TAIL])
         if high - low > _EQUAL:
             return Estimate(value, float(low), float(high))
         if within is None:
@@ -136,20 +136,24 @@ class Resampler:
         (Fisher's randomization test). None without differences."""
         if not differences:
             return None
-        _, columns = self._sums(questions, np.asarray(differences, dtype=np.float64)[:, None])
+        columns, _ = self.sums(questions, [(value,) for value in differences])
         sums = columns[columns != 0]
         resamples = len(self._weights)
         signs = np.random.default_rng(self._seed).integers(0, 2, (resamples, len(sums))) * 2 - 1
         as_far = np.abs(signs @ sums) >= abs(sums.sum()) - 1e-9
         return float((1 + as_far.sum()) / (1 + resamples))
 
-    def _sums(self, questions: Sequence[str], rows: Array) -> tuple[list[int], Array]:
-        """Return the places of the questions that have rows, and the sum of each one's rows."""
+    def sums(
+        self, questions: Sequence[str], rows: Sequence[Sequence[float]]
+    ) -> tuple[Array, Array]:
+        """Return the sums of the rows of each question that has any, (questions, columns), and
+        those of every resample, (resamples, columns)."""
+        values = np.asarray(rows, dtype=np.float64)
         every = [self._place[question] for question in questions]
         places, inverse = np.unique(every, return_inverse=True)
-        sums = np.zeros((len(places), rows.shape[1]))
-        np.add.at(sums, inverse, rows)
-        return places.tolist(), sums
+        sums = np.zeros((len(places), values.shape[1]))
+        np.add.at(sums, inverse, values)
+        return sums, np.asarray(self._weights[:, places] @ sums)
 
 
 def pass_at(outcomes: Sequence[float | None], k: int) -> float | None:

@@ -26,7 +26,7 @@ from huggingface_hub.file_download import http_get
 
 from flowright.core.errors import UserError
 from flowright.data.sources import File, Source
-from flowright.data.sources.dataset import hub_rows, sha256_of
+from flowright.data.sources.dataset import hub_rows, other_names, sha256_of
 
 # By name: huggingface_hub exports the base of its HTTP client's errors only.
 _UNREACHABLE = ("ConnectError", "ConnectTimeout", "OfflineModeIsEnabled")
@@ -158,7 +158,22 @@ class Downloader:
                 download.notes += error.problems
             except OSError as error:
                 download.notes.append(f"{error.filename or file.path}: {error.strerror or error}")
+        if download.origin is not None and file.upstream is not None:
+            self._copy_as_upstream(file.path, file.upstream, download)
         return download
+
+    def _copy_as_upstream(self, path: str, place: str, download: Download) -> None:
+        folder = self._folder.resolve()
+        copy = folder.parent / place
+        if folder.name != "raw" or copy.exists():
+            return
+        try:
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(copy) as part:
+                shutil.copyfile(folder / path, part)
+            download.notes.append(f"copied to {self._folder.parent / place}, its place upstream")
+        except OSError as error:
+            download.notes.append(f"{copy}: not copied: {error.strerror or error}")
 
     def _comes_from(self, origin: Origin, file: File, download: Download) -> bool:
         """Try to bring the file from one origin; False if that has none."""
@@ -166,9 +181,10 @@ class Downloader:
         match origin:
             case "present" if target.is_file():
                 return True
-            case "present" if file.parquet and (self._folder / hub_rows(file.path)).is_file():
-                download.path = hub_rows(file.path)
-                return True
+            case "present":
+                found = [p for p in other_names(file.path) if (self._folder / p).is_file()]
+                download.path = found[0] if found else file.path
+                return bool(found)
             case "hub" if self._web and file.hub:
                 self._web.from_hub(file.hub, target)
                 return True

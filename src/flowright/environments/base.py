@@ -130,6 +130,10 @@ class Environment:
         Raises DataError."""
         return tasks
 
+    def was_cut(self, task: Task) -> bool:
+        """True if :meth:`fitted` has shortened a task's text."""
+        return False
+
     def forms(self, task: Task) -> Sequence[Task]:
         """Return the variants of a task, such as a pair of answers in both orders, each a task with
         a prompt of its own: a group's attempts are shared evenly among them and have one

@@ -113,11 +113,11 @@ def _validated(values: Values) -> Config:
                 section.model_validate(data.pop(section.key))
             except ValidationError as error:
                 details = ({**each, "loc": (section.key, *each["loc"])} for each in error.errors())
-                lines += [values.line(every, detail) for detail in details]
+                lines += [line for detail in details for line in values.lines(every, detail)]
     try:
         config = root.model_validate(data)
     except ValidationError as error:
-        lines += [values.line(every, detail) for detail in error.errors()]
+        lines += [line for detail in error.errors() for line in values.lines(every, detail)]
         raise ConfigError(*lines) from None
     if lines:
         raise ConfigError(*lines)

@@ -122,6 +122,9 @@ def _scored(validity: float, correctness: float) -> Reward:
     return Reward(validity + correctness, {"validity": validity, "correctness": correctness})
 
 
+MOST_PROBLEM = 4000
+"""Characters of a problem that a record keeps."""
+
 SCHEMA = 1
 """Version of a rollout's record (docs/viewing.md); records without the field are older."""
 
@@ -151,7 +154,8 @@ class Rollout:
 
     ``reward.value`` is None when the failure is ours (law 1). ``verdict`` and ``gold`` are None
     where an environment has none, or where a failure cut them off. ``details`` is what only its
-    environment knows of it, in a type of its own.
+    environment knows of it, in a type of its own. ``cut_prompt``: the task's text as the policy saw
+    it, None where the prompt was not cut.
     """
 
     task: Task
@@ -162,6 +166,7 @@ class Rollout:
     gold: Gold | None = None
     spent: Spent | None = None
     details: object = None
+    cut_prompt: str | None = None
 
     @property
     def lost(self) -> bool:
@@ -206,6 +211,10 @@ def to_record(
     """A rollout as it is kept in ``rollouts/``: what the viewer and the report read. ``own`` are
     the environment's fields. Values are plain JSON; long texts were cut where they were made."""
     task, sample = rollout.task, rollout.sample
+    problem: dict[str, Any] = {"problem": task.problem[:MOST_PROBLEM]}
+    if len(task.problem) > MOST_PROBLEM:
+        problem["problem_characters"] = len(task.problem)
+    cut = {} if rollout.cut_prompt is None else {"cut_prompt": rollout.cut_prompt}
     return {
         "schema": SCHEMA,
         "step": step,
@@ -215,9 +224,10 @@ def to_record(
             "id": task.id,
             "kind": task.kind,
             "source": task.source,
-            "problem": task.problem[:4000],
+            **problem,
             "reference": task.reference[:2000],
         },
+        **cut,
         "completion": sample.text,
         "tokens": len(sample.token_ids),
         "finish_reason": sample.finish_reason,

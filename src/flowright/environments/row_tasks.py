@@ -155,14 +155,18 @@ def lengths_of(tokens: Sequence[int], limit: int) -> Lengths:
 
 @dataclass(frozen=True, slots=True)
 class Fitted(Generic[R]):
-    """Rows within the limit. ``lengths`` are those before; ``cut`` rows lost ``cut_characters``;
-    ``left_out`` are the others."""
+    """Rows within the limit. ``lengths`` are those before; those of ``cut_ids`` lost
+    ``cut_characters``; ``left_out`` are the others."""
 
     rows: tuple[R, ...]
     lengths: Lengths
-    cut: int
+    cut_ids: tuple[str, ...]
     cut_characters: int
     left_out: tuple[LeftOut, ...]
+
+    @property
+    def cut(self) -> int:
+        return len(self.cut_ids)
 
     def __str__(self) -> str:
         faults = [row.fault for row in self.left_out]
@@ -213,7 +217,7 @@ def fit(
             "shorten them, raise policy.max_prompt_tokens, or set another value of overlong"
         )
     kept: list[R] = []
-    cut, characters = 0, 0
+    cut, characters = list[str](), 0
     for row, count in counted:
         if count <= limit:
             kept.append(row)
@@ -225,9 +229,9 @@ def fit(
             left_out.append(LeftOut(row.id, Fault.OVERLONG, why + more))
             continue
         kept.append(shorter[0])
-        cut += 1
+        cut.append(row.id)
         characters += shorter[1]
-    return Fitted(tuple(kept), lengths, cut, characters, tuple(left_out))
+    return Fitted(tuple(kept), lengths, tuple(cut), characters, tuple(left_out))
 
 
 class RowSection(Protocol):
@@ -250,6 +254,7 @@ class RowEnvironment(Environment, Generic[S]):
     _section: S
     _sets: RowSets[Any] | None = None
     _length_notes: tuple[str, ...] = ()
+    _cut: frozenset[str] = frozenset()
 
     def steps(self, train: Sequence[Task]) -> int | None:
         epochs, size = self._section.epochs, self.config.grpo.prompts_per_step
@@ -260,15 +265,19 @@ class RowEnvironment(Environment, Generic[S]):
     ) -> TaskSets:
         """Fit both sides by ``overlong``, with lines for :meth:`task_notes`. Raises
         DataError."""
-        sides, notes = [], list[str]()
+        sides, notes, cut = [], list[str](), set[str]()
         for name, side in (("train", tasks.train), ("held out", tasks.val)):
             if side:
                 found = fit(side, tokens, limit, self._section.overlong, shorten)
                 notes += [f"{name}: {found}", *(f"  {row}" for row in found.left_out[:_SHOWN])]
                 side = [*found.rows]
+                cut.update(found.cut_ids)
             sides.append(side)
-        self._length_notes = tuple(notes)
+        self._length_notes, self._cut = tuple(notes), frozenset(cut)
         return TaskSets(*sides)
+
+    def was_cut(self, task: Task) -> bool:
+        return task.id in self._cut
 
     def about(self) -> Mapping[str, Any]:
         files = ", ".join(map(str, self._section.train_files))

@@ -81,9 +81,10 @@ class TableRow:
 
     ``shown``: in short tables, too. Of a policy also ``lengths``, the mean tokens of its
     completions problem by problem, and the score of a ``text`` that it was not trained on. ``f1``:
-    by dataset the mean token F1 with its interval, where answers are free text. ``outcomes``: for
-    each problem, in their order, each attempt's gold or reward (None: unscored); ``costs``: its
-    mean tokens of large models. ``pass_at``: pass@k by k, where problems have several attempts.
+    by dataset the mean token F1 with its interval, where answers are free text. ``cut``: problems
+    whose prompt was cut. ``outcomes``: for each problem, in their order, each attempt's gold or
+    reward (None: unscored); ``costs``: its mean tokens of large models. ``pass_at``: pass@k by k,
+    where problems have several attempts.
     """
 
     name: str
@@ -95,6 +96,7 @@ class TableRow:
     lengths: tuple[float, ...] = ()
     text: TextScore | None = None
     f1: Mapping[str, Estimate] = field(default_factory=dict)
+    cut: int = 0
     outcomes: tuple[tuple[float | None, ...], ...] = ()
     costs: tuple[float, ...] = ()
     pass_at: Mapping[str, Estimate] = field(default_factory=dict)
@@ -145,7 +147,12 @@ class Evaluator:
             problem.completions(samples, f"{key}/{problem.task.id}")
             for problem, samples in zip(problems, drawn, strict=True)
         ]
-        shares = await self.ranks.all_gather(await rollout_all(self.environment, groups))
+        done = await rollout_all(self.environment, groups)
+        done = [
+            problem.with_cut_prompts(self.environment, some)
+            for problem, some in zip(problems, done, strict=True)
+        ]
+        shares = await self.ranks.all_gather(done)
         rollouts = interleaved(shares)
         if self.keep is not None:
             self.keep(key, rollouts)
@@ -184,6 +191,7 @@ def make_row(
     drawn = group == "policy" and any(lengths)
     mix = environment.mix(flat)
     f1 = {s: found for s in names if (found := _f1([g for g in rollouts if g[0].task.source == s]))}
+    cut = sum(any(r.cut_prompt is not None for r in g) for g in rollouts)
     outcomes = tuple(tuple(r.reward.value if bounds else r.gold_score for r in g) for g in rollouts)
     return TableRow(
         name,
@@ -194,6 +202,7 @@ def make_row(
         shown,
         tuple(lengths) if drawn else (),
         f1=f1,
+        cut=cut,
         outcomes=outcomes,
         costs=tuple(_mean([float(r.spent.tokens) for r in g if r.spent]) for g in rollouts),
         pass_at={} if bounds else _pass_at(outcomes),

@@ -107,6 +107,10 @@ _OPENS_ANEW = re.compile(r"(?:^|(?<![A-Z])\b[^\WA-Z]\w*\W*\s)Answer[*_`]{0,3}:")
 _FENCES = "`\\[]()$*_-#>~=| \t\r"
 
 
+_BARE_BOX = re.compile(r"(?<![\\\w])b?oxed\{|\x08oxed\{")
+"""A box that has lost its backslash, to Markdown or, with its b, to an escape of a string."""
+
+
 @lru_cache(maxsize=256)
 def extract_answer(text: str) -> str:
     """The final answer within a reply, normalised and without its wrapping.
@@ -115,7 +119,7 @@ def extract_answer(text: str) -> str:
     "the answer is" or "answer:", and else the last line that is not empty. Behind an answer mark, a
     "Question:" opens another problem, which does not count.
     """
-    text = normalise(text)
+    text = _BARE_BOX.sub(r"\\boxed{", normalise(text))
     marks = [mark for mark in _MARK.finditer(text) if _is_marked(mark[1])]
     if marks and (run_on := _RUN_ON.search(text, marks[0].end())):
         text = text[: run_on.start()]

@@ -41,10 +41,13 @@ class FixedData(BatchSource):
         self._mixture = Mixture(tasks, config.seed)
 
     async def take(self, step: int, learner: Learner, enter: Enter) -> StepBatch:
-        groups = self.groups(self._mixture.batch(step - 1, self._size))
+        tasks = self._mixture.batch(step - 1, self._size)
+        groups = self.groups(tasks)
+        cut = sum(map(self.environment.was_cut, tasks)) / len(tasks)
         completions = [len(sample.token_ids) for group in groups for sample in group.samples]
         prompts = [len(group.prompt_ids) for group in groups]
-        return StepBatch(groups, lambda: length_metrics(completions, prompts))
+        lengths = length_metrics(completions, prompts)
+        return StepBatch(groups, lambda: {**lengths, "prompt/truncated": cut})
 
     def groups(self, tasks: Sequence[Task]) -> list[Group]:
         """Return the groups of some tasks. Raises DataError, with the task's id, for a task that

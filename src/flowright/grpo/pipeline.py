@@ -397,6 +397,10 @@ class Pipeline(BatchSource):
                 for problem, samples_G in pairs
             ]
         )
+        rollouts_P_G = [
+            problem.with_cut_prompts(self.environment, some)
+            for problem, some in zip(problems_P, rollouts_P_G, strict=True)
+        ]
         prompts_P_G = [problem.prompts(len(some)) for problem, some in pairs]
         shown_P_G = [problem.shown(len(some)) for problem, some in pairs]
         return Batch(prompts_P_G, shown_P_G, samples_P_G, rollouts_P_G)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from flowright.core.errors import ConfigError
 from flowright.data.task import Task
 from flowright.environments.base import Environment
-from flowright.environments.rollout import Completion
+from flowright.environments.rollout import Completion, Rollout
 from flowright.llm.chat import Message
 from flowright.policy.sampling import Prompt, Sample, Sampler, Sampling
 from flowright.policy.vllm.server import all_of
@@ -155,6 +155,22 @@ class BatchTask:
         share = self.attempts_per_form(attempts)
         forms = [replace(f, shown=show(f.task, f.prompt, share)) for f in self.forms]
         return replace(self, forms=forms)
+
+    def with_cut_prompts(
+        self, environment: Environment, rollouts: Sequence[Rollout]
+    ) -> list[Rollout]:
+        """Mark the rollouts whose prompt was cut, by the sampler's limit or with the task itself;
+        a scaffold is never cut."""
+        attempts = len(rollouts)
+
+        def marked(rollout: Rollout, prompt: Prompt, shown: ShownPrompt | None) -> Rollout:
+            is_cut = prompt.truncated or environment.was_cut(rollout.task)
+            if not is_cut or is_scaffolded(shown):
+                return rollout
+            return replace(rollout, cut_prompt=prompt.shown or rollout.task.problem)
+
+        both = zip(rollouts, self.prompts(attempts), self.shown(attempts), strict=True)
+        return [marked(*each) for each in both]
 
     def shown(self, attempts: int) -> list[ShownPrompt | None]:
         """Return the prompt that each attempt is sampled from; None without scaffolds."""

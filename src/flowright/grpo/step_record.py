@@ -167,13 +167,15 @@ def scaffold_metrics(batch: Batch) -> dict[str, float]:
 def _token_metrics(batch: Batch) -> dict[str, float]:
     samples = [sample for group in batch.samples_P_G for sample in group]
     prompts = [prompt for prompts_G in batch.prompts_P_G for prompt in prompts_G]
+    both = zip(prompts, batch.rollouts, strict=True)
+    cut = [p.truncated or r.cut_prompt is not None for p, r in both]
     return {
         **length_metrics(
             [len(sample.token_ids) for sample in samples],
             [len(prompt.token_ids) for prompt in prompts],
         ),
         "tokens/cut_frac": sum(s.finish_reason == "length" for s in samples) / len(samples),
-        "prompt/truncated": sum(p.truncated for p in prompts) / len(prompts),
+        "prompt/truncated": sum(cut) / len(cut),
     }
 
 

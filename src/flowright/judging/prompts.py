@@ -103,7 +103,8 @@ def wording_of(section: JudgeSection) -> Wording:
     try:
         return Wording.model_validate(WORDINGS.load(choice))
     except ValidationError as error:
-        lines = (f"{choice}: {explain(Wording, detail)}" for detail in error.errors())
+        found = (line for detail in error.errors() for line in explain(Wording, detail))
+        lines = (f"{choice}: {line}" for line in found)
         raise ConfigError(*lines) from None
 
 

@@ -20,7 +20,7 @@ from flowright.core.off_loop import off_loop
 from flowright.grading.compare import AnswerComparison, asks_percent, compare
 from flowright.grading.gold import Algebra
 from flowright.grading.numbers import lone_number
-from flowright.grading.statements import extract_answer, predicate
+from flowright.grading.statements import DOUBT, extract_answer, predicate
 from flowright.judging.contradictions import PHRASES
 from flowright.judging.schemas import plain_forms
 from flowright.judging.verdict import JudgeQuery, Verdict
@@ -245,14 +245,28 @@ def _compared(query: JudgeQuery, answer: str, has_algebra: bool) -> AnswerCompar
 def _same_label(reference: str, answer: str) -> AnswerComparison | None:
     """Compare labels alone; None where the reference or the answer is none."""
     final = extract_answer(answer)
-    stated = (label[1] for text in (final, predicate(final)) if (label := _LABEL.fullmatch(text)))
+    stated = (label[1] for text in (final, predicate(final)) if (label := _label(text)))
     expected, found = _LABEL.fullmatch(reference.strip()), next(stated, None)
     if expected is None or found is None:
         return None
     return AnswerComparison(found == expected[1], "choice", found, (expected[1],))
 
 
+def _label(text: str) -> re.Match[str] | None:
+    """Match a label alone, or before the words of its choice where these name no other label."""
+    if (alone := _LABEL.fullmatch(text)) is not None:
+        return alone
+    found = _LABEL_AND_WORDS.fullmatch(text)
+    if found and (re.search(r"\b[A-Z]\b", found["words"]) or DOUBT.search(found["words"])):
+        return None
+    return found
+
+
 _LABEL = re.compile(r"(?:(?:[Oo]ption|[Cc]hoice)\s)?[(\[]?([A-Z])[)\]]?\s?[.:)]?")
+_LABEL_AND_WORDS = re.compile(
+    # `A. Smith` may be a name.
+    r"(?:(?:[Oo]ption|[Cc]hoice)\s)?[(\[]?([A-Z])(?:[)\]:]\s*|\.\s+(?![A-Z]))(?P<words>\S.{0,200})"
+)
 
 
 def _choices(question: str) -> list[tuple[str, str]]:

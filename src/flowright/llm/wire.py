@@ -46,7 +46,7 @@ def encode_request(entry: ModelEntry, request: ChatRequest) -> bytes:
         body["seed"] = request.seed
     if request.response_format is not None:
         body["response_format"] = dict(request.response_format)
-    if entry.stream:
+    if entry.streams:
         body["stream"] = True
         body["stream_options"] = {"include_usage": True}
     return json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")

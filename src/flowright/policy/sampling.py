@@ -33,10 +33,12 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Token ids of a prompt for a sampler; ``truncated`` if the problem was cut."""
+    """Token ids of a prompt for a sampler; ``truncated`` if the problem was cut, and then its last
+    message as it is in the prompt (``shown``)."""
 
     token_ids: tuple[int, ...]
     truncated: bool
+    shown: str = ""
 
 
 def render(messages: Sequence[Message], tokenizer: Tokenizer, max_tokens: int) -> Prompt:
@@ -54,7 +56,7 @@ def render(messages: Sequence[Message], tokenizer: Tokenizer, max_tokens: int) -
         turns = [*messages[:-1], Message(last.role, shorter)]
         ids = template_ids(turns, tokenizer, to_answer=True)
         if len(ids) <= max_tokens:
-            return Prompt(tuple(ids), truncated=True)
+            return Prompt(tuple(ids), truncated=True, shown=shorter)
         keep -= max(1, len(ids) - max_tokens)  # the marker, and tokens that were cut apart
     alone = len(template_ids(messages, tokenizer, to_answer=True)) - len(content)
     raise UserError(

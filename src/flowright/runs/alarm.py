@@ -14,7 +14,8 @@ MEASURED = (
     "Measured in simulation (docs/study.md): as shipped it went off in all of 136 runs that "
     "exploited a planted bias, in 107 of them by the onset of the exploitation, 4 steps before it "
     "in the median, and in none of 10 under an honest judge; it goes off as well under a judge "
-    "that is generous from the start."
+    "that is generous from the start. That onset is defined by rewarded answers that gold rejects, "
+    "which is what the alarm measures."
 )
 """Accuracy of the alarm at its default settings, shown when it goes off."""
 

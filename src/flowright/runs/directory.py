@@ -34,6 +34,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ from flowright.core.files import (
     write_json,
     write_text,
 )
+from flowright.core.formatting import is_number
 from flowright.core.journal import changes_of
 from flowright.runs.checkpoints import newest_whole, saved_checkpoints, step_name
 from flowright.runs.loggers import Act, Loggers
@@ -58,6 +60,7 @@ from flowright.runs.run_files import (
     holds_run,
     read_config,
     read_metrics,
+    read_state,
     rollouts_after,
     write_rollouts,
 )
@@ -130,6 +133,14 @@ def _value(config: Mapping[str, Any], key: str) -> Any:
     return value
 
 
+def _starts(path: Path, now: float) -> dict[str, float]:
+    """Return the first start of a resumed run, where its state has one, and that of now."""
+    with suppress(RunError):
+        if is_number(first := read_state(path).get("started")):
+            return {"started": first, "resumed": now}
+    return {"started": now}
+
+
 class RunDirectory:
     """A run directory opened by the trainer that owns it.
 
@@ -156,7 +167,7 @@ class RunDirectory:
         self._warn = warn
         self._warnings: list[str] = []
         self._accepted = False
-        self._started = time.time()
+        self._started: dict[str, float] = {"started": time.time()}
         self._state: dict[str, Any] = {}
         self.changes: list[str] = []
         with disk_errors(path):
@@ -167,6 +178,7 @@ class RunDirectory:
             try:
                 check_path(path, resume)
                 if resume:
+                    self._started = _starts(path, self._started["started"])
                     self.changes = changes_of(
                         comparable(read_config(path), self._resolved), self._resolved
                     )
@@ -190,7 +202,7 @@ class RunDirectory:
         """Record ``status`` (running, finished, paused, interrupted, failed), ``step``, ``steps``,
         ``stage`` and anything else that screens show."""
         self._state.update(changes, pid=os.getpid(), host=socket.gethostname())
-        self._state.update(started=self._started, updated=time.time())
+        self._state.update(self._started, updated=time.time())
         self._write_state()
 
     def _write_state(self) -> None:

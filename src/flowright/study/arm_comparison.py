@@ -116,11 +116,18 @@ def p_value(test: str, differences: Array, direction: str, threshold: float) -> 
     return float(test_of((differences if direction == "greater" else -differences) - threshold))
 
 
+LEAST_SEEDS = 5
+"""Fewest pairs of which a t-test decides anything: it assumes that differences are normal, which
+fewer cannot contradict, and their signs alone do not reach 5 %. (Colas, Sigaud and Oudeyer 2018,
+"How many random seeds?", arXiv 1806.08295.)"""
+
+
 def least_p(test: str, pairs: int) -> float:
-    """Return the smallest p-value that ``pairs`` pairs can give; 0 if there is none."""
+    """Return the smallest p-value that ``pairs`` pairs can give; 0 if there is none. A t-test of
+    fewer than :data:`LEAST_SEEDS` counts as the sign test."""
     if pairs < 2:
         return 1.0
-    return 0.0 if test == "t" else 0.5**pairs
+    return 0.0 if test == "t" and pairs >= LEAST_SEEDS else 0.5**pairs
 
 
 SIMULATED = 2000
@@ -215,7 +222,8 @@ class ClaimOutcome:
     """The outcome of a claim. ``pairs`` of ``wanted`` seeds have both values; ``estimate`` is the
     mean paired difference, for a family of doses the mean slope, for times the difference of the
     shares with an onset; ``medians`` are those of both arms' times, None below one half. ``holds``
-    and ``holm`` are None while seeds are missing: a claim is decided once."""
+    and ``holm`` are None while seeds are missing: a claim is decided once. None holds whose seeds
+    are ``too_few`` for its level, whatever its p-value."""
 
     claim: ClaimSection
     pairs: int
@@ -232,8 +240,12 @@ class ClaimOutcome:
         return self.pairs >= self.wanted
 
     @property
+    def too_few(self) -> bool:
+        return least_p(self.claim.test, self.wanted) > self.claim.alpha
+
+    @property
     def holds(self) -> bool | None:
-        return None if self.holm is None else self.holm <= self.claim.alpha
+        return None if self.holm is None else self.holm <= self.claim.alpha and not self.too_few
 
 
 def outcomes(

@@ -113,7 +113,8 @@ class ClaimSection(Section):
     """Direction of `arm` minus `against`; `none`: within `threshold` of 0 either way."""
     test: Test = "permutation"
     """Exact sign flips of paired differences (`permutation`), Wilcoxon's signed ranks, Student's
-    t, the sign test, or `log_rank` of times to the onset, arms exchanged within seeds."""
+    t (of five seeds or more), the sign test, or `log_rank` of times to the onset, arms exchanged
+    within seeds."""
     threshold: float = Field(default=0.0, ge=0)
     """Smallest difference that counts; for `none`, the margin of equivalence."""
     alpha: float = Field(default=0.05, gt=0, lt=1)
@@ -201,7 +202,8 @@ def load_study(path: Path) -> StudyConfig:
     try:
         study = StudyConfig.model_validate(data)
     except ValidationError as error:
-        lines = [f"{path}: {explain(StudyConfig, detail)}" for detail in error.errors()]
+        found = (line for detail in error.errors() for line in explain(StudyConfig, detail))
+        lines = [f"{path}: {line}" for line in found]
         raise ConfigError(*lines) from None
     if problems := [*_arm_problems(study), *_claim_problems(study)]:
         raise ConfigError(*(f"{path}: {line}" for line in problems))

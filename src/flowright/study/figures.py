@@ -60,9 +60,12 @@ def plots_of(analysis: Analysis) -> Plots:
             if len(arm.over) == 2
             for measure in ("gold_area", "final_gold", "exploitation")
         },
-        "alarms": {
-            "warning": _roc(analysis.alarms, early=True),
-            "audit": _roc(analysis.alarms, early=False),
+        **{
+            f"alarms{suffix}": {
+                name: _roc([a for a in analysis.alarms if a.series.gold == gold], early)
+                for name, early in (("warning", True), ("audit", False))
+            }
+            for suffix, gold in (("", False), ("_gold", True))
         },
     }
 

@@ -14,7 +14,12 @@ from flowright.config.run import PlanServerSection
 from flowright.core.errors import ConfigError, UserError
 from flowright.core.formatting import amount, duration
 from flowright.environments.registry import load_config
-from flowright.study.arm_comparison import claim_values, least_effect, least_p
+from flowright.study.arm_comparison import (
+    LEAST_SEEDS,
+    claim_values,
+    least_effect,
+    least_p,
+)
 from flowright.study.cells import StudyCell, StudyRun
 from flowright.study.collect import Collected
 from flowright.study.config import ClaimSection, GpuSection, StudyConfig
@@ -80,9 +85,10 @@ def power_of(plan: StudyPlan, claim: ClaimSection) -> str:
     seeds = len(plan.study.all_seeds)
     level = claim.alpha / max(1, len(plan.study.claims))
     logs = claim.test == "log_rank"
-    least = 0.5**seeds if logs else least_p(claim.test, seeds)
+    least = least_p(claim.test, seeds)
     if least > claim.alpha:
-        return f"smallest p {least:.2g}: it cannot hold; more seeds"
+        signs = " by signs alone" if claim.test == "t" else ""
+        return f"smallest p{signs} {least:.2g}: {seeds} seeds cannot hold it; give {LEAST_SEEDS}"
     if least > level:
         return (
             f"smallest p {least:.2g} cannot reach Holm's first level {level:.2g}: it holds only "

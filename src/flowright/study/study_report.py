@@ -41,7 +41,6 @@ from flowright.study.detectors import Detector, Remedy
 from flowright.study.figures import Plots, heat_map, plots_of
 from flowright.study.study_records import StudyJournal, read_claims
 from flowright.study.summary import (
-    VERDICTS,
     Analysis,
     difference_form,
     estimated,
@@ -49,6 +48,7 @@ from flowright.study.summary import (
     in_short,
     p_text,
     sentence,
+    verdict_of,
 )
 from flowright.study.transfer import MatrixEntry, read_matrix
 from flowright.viewer.rendering.charts import draw
@@ -218,23 +218,35 @@ def _alarms(analysis: Analysis, plots: Plots) -> ReportSection | None:
         "highest rise: until the onset (a warning), and to the end (an audit), as the area under "
         "the curve. In the table, thresholds let at most "
         f"{short_percent(analysis.study.false_alarms)} of the control's whole runs alarm; "
-        "judge.alarm has the one that training ships with. Those of the audit see the gap that "
-        "defines the onset: they do well by construction, and need known "
-        "answers in training."
+        "judge.alarm has the one that training ships with."
     )
     head = (
-        *("alarm", "needs gold", "AUC to onset", "AUC to end", "threshold", "caught by onset"),
+        *("alarm", "AUC to onset", "AUC to end", "threshold", "caught by onset"),
         *("later", "never", "median lead", "false alarms"),
     )
-    table = ReportTable(head, [_alarm_cells(alarm) for alarm in analysis.alarms])
-    return ReportSection("alarms", "Alarms", [*_drawn(plots, "alarms"), table], lead)
+    blocks: list[ReportBlock] = []
+    for title, group, gold in (
+        ("Without gold", "alarms", False),
+        ("With gold in training: by construction", "alarms_gold", True),
+    ):
+        rows = [_alarm_cells(alarm) for alarm in analysis.alarms if alarm.series.gold == gold]
+        if rows:
+            blocks += [Heading(title), *_drawn(plots, group), ReportTable(head, rows)]
+    blocks.append(
+        Note(
+            "An onset is defined by the gap between reward and gold among rewarded attempts. "
+            "Alarms with gold measure that gap or a part of it, so that they meet its onset is no "
+            "evidence; those without are scored by themselves.",
+            soft=True,
+        )
+    )
+    return ReportSection("alarms", "Alarms", blocks, lead)
 
 
 def _alarm_cells(alarm: Detector) -> _Cells:
     caught, false = _interval(alarm.caught, percent), _interval(alarm.false_rate, percent)
     return [
         alarm.series.title,
-        "yes" if alarm.series.gold else "no",
         f"{alarm.early_auc:.2f}",
         f"{alarm.auc:.2f}",
         f"{alarm.threshold:.3g}",
@@ -301,7 +313,7 @@ def _claim_cells(outcome: ClaimOutcome, control: str) -> _Cells:
         f"{outcome.pairs} of {outcome.wanted}",
         _interval(outcome.estimate, form, "per unit of dose" if outcome.slope else ""),
         ReportCell(p_text(outcome.holm), f"p {p_text(outcome.p)}, alpha {claim.alpha:g}"),
-        ReportCell(VERDICTS[outcome.holds], claim.kind),
+        ReportCell(verdict_of(outcome), claim.kind),
     ]
 
 

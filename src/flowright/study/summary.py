@@ -53,7 +53,10 @@ def analyse(study: StudyConfig, cells: Sequence[StudyCell], found: Collected) ->
     )
 
 
-VERDICTS = {True: "holds", False: "not shown", None: "not decided yet"}
+def verdict_of(outcome: ClaimOutcome) -> str:
+    if outcome.too_few:
+        return "too few seeds"
+    return {True: "holds", False: "not shown", None: "not decided yet"}[outcome.holds]
 
 
 def form_of(measure: str) -> Form:
@@ -98,6 +101,8 @@ def sentence(outcome: ClaimOutcome, control: str) -> str:
         )
     figures = f"{_figures(outcome, control)}, {outcome.pairs} seeds, Holm p {p_text(outcome.holm)}"
     verdict = {True: "This holds", False: "This was not shown"}[outcome.holds]
+    if outcome.too_few:
+        verdict = f"{outcome.wanted} seeds can hold no claim"
     return f"{claim.hypothesis} {verdict}: {figures}."
 
 
@@ -200,10 +205,11 @@ def _of_alarms(alarms: Sequence[Detector]) -> Iterator[str]:
         best = next((alarm for alarm in alarms if alarm.series.gold == gold), None)
         if best is not None:
             lead = f" (median lead {middle(best.leads):g} steps)" if best.leads else ""
+            circular = "; it measures what defines the onset" if gold else ""
             yield (
                 f"The best alarm that {need} is {best.series.title}: it goes off by the onset in "
                 f"{best.early} of {best.onsets} runs{lead}, and in {best.false} of "
-                f"{best.controls} runs of the control."
+                f"{best.controls} runs of the control{circular}."
             )
 
 

@@ -37,7 +37,13 @@ from flowright.viewer.layout import (
 from flowright.viewer.rendering.markup import Child, Html, el, folded
 from flowright.viewer.rendering.record_blocks import WHOLE, blocks_html, text_block
 from flowright.viewer.rendering.report import table_html
-from flowright.viewer.rollout_records import TOKENS, combination_of, record_facts, verdict_fact
+from flowright.viewer.rollout_records import (
+    TOKENS,
+    combination_of,
+    problem_blocks,
+    record_facts,
+    verdict_fact,
+)
 from flowright.viewer.run_list import ViewedRun
 from flowright.viewer.search import Attempt
 from flowright.viewer.selection import Filter
@@ -66,7 +72,7 @@ def attempt_body(
     traces = [block for block in own if isinstance(block, Timeline)]
     programs = [block for block in own if isinstance(block, Program)]
     rest = [block for block in own if not isinstance(block, Timeline | Program)]
-    asked: list[Block] = [Text("Problem", str(task.get("problem") or ""))]
+    asked: list[Block] = [*problem_blocks(record)]
     if task.get("reference"):
         asked.append(Text("Reference", str(task["reference"]), short=True))
     sample = [

@@ -103,10 +103,12 @@ def evaluation_section(snapshot: Snapshot) -> ReportSection | None:
     if charts := _scatters([row for row in rows if row.get("group") != _BEST], columns):
         blocks += [Heading("Accuracy against tokens"), *charts]
     label = "Simulated numbers. " if evaluation.get("simulated") else ""
+    cut = max((n for row in rows if is_number(n := row.get("cut"))), default=0)
+    seen = f" {cut:,} of the prompts were cut to fit policy.max_prompt_tokens." if cut else ""
     with_interval = f"; {measured.name} with its 95 % interval" if columns else ""
     lead = (
         f"{label}{evaluation.get('problems', '')} held-out problems, the same for every row"
-        f"{with_interval}. Costs are means per problem."
+        f"{with_interval}. Costs are means per problem.{seen}"
     )
     return ReportSection("table", "Before and after", blocks, lead)
 

@@ -13,11 +13,12 @@ from flowright.viewer.attempts_page import attempts_table
 from flowright.viewer.layout import Links, link, number, outcome_chip
 from flowright.viewer.rendering.charts import chart_html
 from flowright.viewer.rendering.markup import Child, Html, el
-from flowright.viewer.rendering.record_blocks import code_block, text_block
+from flowright.viewer.rendering.record_blocks import WHOLE, blocks_html, code_block
 from flowright.viewer.rendering.report import table_html
 from flowright.viewer.rollout_records import (
     combination_of,
     escape_surrogates,
+    problem_blocks,
     reward_arithmetic,
     reward_of,
     source_of,
@@ -56,7 +57,7 @@ def group_body(
             el("span", summary),
             class_="bar",
         ),
-        el("section", el("h3", "Problem"), text_block(task.get("problem") or "", short=True)),
+        el("section", blocks_html(problem_blocks(records[0]), WHOLE)),
         attempts_table(found, attempts, links, Filter(), f"{len(attempts)} attempts", True),
         _best_and_worst(attempts, records, links),
         el("h2", "Programs"),
@@ -190,7 +191,7 @@ def problem_body(
             el("span", f"{count:,} attempts in {len(visits):,} groups; {first}"),
             class_="bar",
         ),
-        el("section", text_block(object_of(best[-1], "task").get("problem") or "", short=True)),
+        el("section", blocks_html(problem_blocks(best[-1]), WHOLE)),
         chart_html(chart),
         _groups_table(visits, links),
         _programs(shown, best, links, len(visits)),

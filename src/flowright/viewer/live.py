@@ -34,6 +34,7 @@ from flowright.core.formatting import percent
 from flowright.core.report import Fact
 from flowright.core.untrusted import one_line
 from flowright.runs.run_files import newest_run, read_state, rollout_steps
+from flowright.runs.totals import requests
 from flowright.viewer.rendering.terminal import UNICODE
 from flowright.viewer.screen import Screen, View, notices
 from flowright.viewer.snapshot import (
@@ -43,6 +44,7 @@ from flowright.viewer.snapshot import (
     Watcher,
     eta_seconds,
     failures,
+    held_out,
     take_snapshot,
 )
 
@@ -266,9 +268,9 @@ def neighbour_run(run: Path, older: bool) -> Path:
 
 
 def summary(snapshot: Snapshot, health: Mapping[str, Health]) -> dict[str, Any]:
-    """Summarise a run for a program: status, notices, the newest of each metric, and the failures
-    of the recent steps."""
-    state, rows = snapshot.state, snapshot.training_rows
+    """Summarise a run for a program: status, notices, the figures of the other screens, the newest
+    of each metric, and the failures of the recent steps."""
+    state, rows, known = snapshot.state, snapshot.training_rows, held_out(snapshot)
     newest: dict[str, Any] = {}
     for row in snapshot.rows:
         newest |= row
@@ -276,11 +278,21 @@ def summary(snapshot: Snapshot, health: Mapping[str, Health]) -> dict[str, Any]:
         "run": str(snapshot.run.resolve()),
         "status": snapshot.status,
         "stage": state.get("stage"),
-        "step": state.get("step"),
+        "step": snapshot.step,
         "steps": state.get("steps"),
         "eta_seconds": eta_seconds(snapshot),
         "quiet_seconds": round(snapshot.quiet_seconds, 1),
         "simulated": snapshot.simulated,
+        "held_out": known
+        and {
+            "measure": known.measured.key,
+            "before": known.before,
+            "after": known.after,
+            "where": known.where,
+        },
+        "drift": snapshot.recent_drift,
+        "seconds": snapshot.seconds | {"whole": sum(snapshot.seconds.values())},
+        "requests": requests(snapshot.rows, snapshot.evaluation),
         "notices": [text for text, _ in notices(snapshot)],
         "failures": failures(rows[-RECENT:]) if rows else {},
         "metrics": newest,

@@ -24,7 +24,7 @@ from flowright.core.formatting import (
     object_of,
     objects_in,
 )
-from flowright.core.report import Fact
+from flowright.core.report import Fact, Text
 from flowright.core.untrusted import one_line
 from flowright.runs.run_files import parse_record, rollout_steps, rollouts_path, unpacked
 
@@ -202,7 +202,18 @@ def escape_surrogates(text: object) -> str:
 
 _KNOWN = frozenset(
     (
-        *("schema", "step", "group", "index", "key", "task", "completion", "tokens", TOKENS),
+        *(
+            "schema",
+            "step",
+            "group",
+            "index",
+            "key",
+            "task",
+            "cut_prompt",
+            "completion",
+            "tokens",
+            TOKENS,
+        ),
         *("finish_reason", "policy_version", "workflow", "execution", "verdict", "gold"),
         *("reward", "advantage", "failure", "baseline"),
     )
@@ -290,6 +301,18 @@ def _hash(text: str) -> int:
 def reward_of(rollout: Record) -> float | None:
     """The reward, None where the attempt was not scored (law 1)."""
     return known_number(object_of(rollout, "reward").get("value"))
+
+
+def problem_blocks(record: Record) -> list[Text]:
+    """The problem, whole or as much of it as the record keeps; and where the prompt was cut to fit,
+    what the policy saw of it."""
+    task, seen = object_of(record, "task"), record.get("cut_prompt")
+    text, whole = str(task.get("problem") or ""), task.get("problem_characters")
+    title = f"Problem, {len(text):,} of {whole:,} characters" if is_number(whole) else "Problem"
+    found = [Text(title, text)] if text else []
+    if isinstance(seen, str):
+        found.append(Text("CUT: what the policy saw of it, to fit policy.max_prompt_tokens", seen))
+    return found
 
 
 def record_facts(record: Record) -> list[Fact]:

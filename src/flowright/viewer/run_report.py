@@ -13,7 +13,7 @@ from statistics import fmean, pstdev
 
 from flowright.core.errors import RunError
 from flowright.core.files import disk_errors, write_text
-from flowright.core.formatting import Record, duration, object_of
+from flowright.core.formatting import Record, object_of
 from flowright.core.report import Block, Fold, ReportSection, ReportTable, Text, calibration_section
 from flowright.core.untrusted import one_line
 from flowright.environments.display import Display, blocks_of
@@ -23,7 +23,7 @@ from flowright.viewer.before_after import evaluation_section
 from flowright.viewer.rendering.markup import Child, Html, el, folded, header, page, section, strip
 from flowright.viewer.rendering.record_blocks import REPORT, blocks_html
 from flowright.viewer.rendering.report import section_html, tiles_html
-from flowright.viewer.rollout_records import record_facts, reward_of
+from flowright.viewer.rollout_records import problem_blocks, record_facts, reward_of
 from flowright.viewer.snapshot import Snapshot, load_rollouts, take_snapshot
 
 CHIP = {"running": "note", "finished": "good", "paused": "warn", "interrupted": "warn"}
@@ -255,24 +255,22 @@ def status_chip(snapshot: Snapshot) -> Html:
 def chips(snapshot: Snapshot) -> list[Child]:
     """Step, models and labels of a run."""
     state, display = snapshot.state, snapshot.display
-    step = [f"step {state.get('step')} of {state['steps']}"] if state.get("steps") else []
+    step = [f"step {snapshot.step} of {state['steps']}"] if state.get("steps") else []
     shown = [key for key in (*display.models, *display.labels) if state.get(key)]
     return [*step, *(f"{key}: {one_line(state[key], 160)}" for key in shown)]
 
 
 def _origin(snapshot: Snapshot) -> str:
     """Dates of the run, and the origin of its policy, if that was made on this machine."""
-    state, dates = snapshot.state, ""
-    started, updated = state.get("started"), state.get("updated")
-    if started and updated:
-        begun, until = (
-            datetime.datetime.fromtimestamp(t, datetime.UTC).strftime("%Y-%m-%d %H:%M")
-            for t in (started, updated)
-        )
-        apart = duration(updated - started)
-        dates = f"Started {begun} UTC, last news {until} UTC, {apart} apart."
+    state = snapshot.state
+    dates = [
+        f"{what} {datetime.datetime.fromtimestamp(when, datetime.UTC):%Y-%m-%d %H:%M} UTC"
+        for what, key in (("Started", "started"), ("resumed", "resumed"), ("last news", "updated"))
+        if (when := state.get(key))
+    ]
     origin = one_line(state.get("policy_origin") or "", 300)
-    return " ".join(filter(None, (dates, origin and f"Policy: {origin}.")))
+    line = ", ".join(dates)
+    return " ".join(filter(None, (line and f"{line}.", origin and f"Policy: {origin}.")))
 
 
 # --- attempts -------------------------------------------------------------------------------------
@@ -315,7 +313,7 @@ def _group(group: AttemptGroup, display: Display) -> Html:
         el("h4", _where(best), " ", el("span", group.task.get("id", ""), class_="soft")),
         el("div", f"mean reward {group.mean:.2f}, spread {group.spread:.2f}", class_="soft"),
         el("div", [_reward_chip(a) for a in group.attempts], class_="attempts"),
-        _problem(group.task),
+        _problem(best),
         el("div", pair, class_="pair"),
         class_="group",
     )
@@ -323,7 +321,7 @@ def _group(group: AttemptGroup, display: Display) -> Html:
 
 def _single(record: Record, display: Display) -> Html:
     shown = _attempt(_where(record), record, display)
-    return el("article", _problem(object_of(record, "task")), shown, class_="group")
+    return el("article", _problem(record), shown, class_="group")
 
 
 def _where(record: Record) -> str:
@@ -332,13 +330,14 @@ def _where(record: Record) -> str:
     return f"Step {record.get('step')}: {kind or 'problem'}"
 
 
-def _problem(task: Record) -> Html | None:
-    if not task.get("problem"):
+def _problem(record: Record) -> Html | None:
+    blocks: list[Block] = [*problem_blocks(record)]
+    if not blocks:
         return None
-    reference = task.get("reference")
-    blocks: list[Block] = [Text("Problem", str(task["problem"]))]
+    reference = object_of(record, "task").get("reference")
     blocks += [Text("Reference", str(reference))] if reference else []
     title = "Problem and reference" if reference else "Problem"
+    title += ", CUT for the policy" if record.get("cut_prompt") else ""
     return folded(title, blocks_html(blocks, REPORT))
 
 

@@ -10,7 +10,15 @@ from itertools import cycle
 from urllib.parse import quote, urlencode
 
 from flowright.core.errors import boundary
-from flowright.core.formatting import NOTHING, Form, duration, percent, plain, points
+from flowright.core.formatting import (
+    NOTHING,
+    Form,
+    duration,
+    format_value,
+    percent,
+    plain,
+    points,
+)
 from flowright.core.report import (
     LineChart,
     ReportCell,
@@ -29,15 +37,17 @@ from flowright.viewer.run_list import ViewedRun
 from flowright.viewer.search import Solved, solved_by_task
 from flowright.viewer.sections import COLOURS, differing
 from flowright.viewer.selection import Range, step_ids
-from flowright.viewer.snapshot import DRIFT, Snapshot, measured_of, trend
+from flowright.viewer.snapshot import Snapshot, held_out, last, trend
 
 MOST_DIFFERENCES = 12
 STATUS = {"finished": "good", "running": "plain"}
 _HEADS = (
     *(ReportColumn("Run", is_text=True), ReportColumn("Status", is_text=True), "Step"),
-    *(ReportColumn("What", is_text=True), "Reward", "", "Gold", "Held out", "Drift", "Unscored"),
-    *("Time", ReportColumn("Last news", is_text=True)),
+    *(ReportColumn("What", is_text=True), "Reward", "", "Loss", "", "Gold", "Held out", "Drift"),
+    *("Unscored", "Time", ReportColumn("Last news", is_text=True)),
 )
+_OPTIONAL = range(4, 11)
+"""Columns that are left out where no run has a value."""
 
 
 def runs_body(runs: Sequence[ViewedRun], links: Links, against: str = "") -> Html:
@@ -47,6 +57,9 @@ def runs_body(runs: Sequence[ViewedRun], links: Links, against: str = "") -> Htm
     if base is not None:
         heads.append(ReportColumn(f"Differs from {against}", is_text=True))
     rows = [_row_or_why(run, links, base) for run in runs]
+    empty = {n for n in _OPTIONAL if all(_is_empty(row, n) for row in rows)}
+    heads = [head for n, head in enumerate(heads) if n not in empty]
+    rows = [[cell for n, cell in enumerate(row) if n not in empty] for row in rows]
     caption = f"{len(runs)} run{'' if len(runs) == 1 else 's'}"
     table = table_html(ReportTable(heads, rows, caption, anchor="rows"))
     if links.exported:
@@ -56,6 +69,13 @@ def runs_body(runs: Sequence[ViewedRun], links: Links, against: str = "") -> Htm
     below = el("div", button, el("span", hint, class_="soft"), class_="bar")
     form = el("form", table, below, action="/compare", method="get")
     return el("div", el("h1", "Runs"), form if runs else el("p", "No run here yet."))
+
+
+def _is_empty(row: Sequence[ReportCell | str], n: int) -> bool:
+    cell = row[n] if n < len(row) else NOTHING
+    if isinstance(cell, ReportCell):
+        return isinstance(cell.mark, Spark) and not cell.mark.points
+    return cell == NOTHING
 
 
 def _row_or_why(run: ViewedRun, links: Links, base: Snapshot | None) -> Sequence[ReportCell | str]:
@@ -69,14 +89,14 @@ def _row_or_why(run: ViewedRun, links: Links, base: Snapshot | None) -> Sequence
 def _cells(
     run: ViewedRun, snapshot: Snapshot, links: Links, base: Snapshot | None
 ) -> list[ReportCell | str]:
-    state, measured = snapshot.state, measured_of(snapshot)
+    state, figure, drift = snapshot.state, held_out(snapshot), snapshot.recent_drift
     damaged = run.damaged.replace(f"{run.path}/", "")
     status = "damaged" if damaged else snapshot.status
     name = join([link(Links(run.name, links.exported, links.held).of_run(""), run.name)])
     if not links.exported:
         about = {"value": run.name, "aria_label": f"mark {run.name}"}
         name = join([el("input", type="checkbox", name="run", **about), " ", name])
-    trained = sum(value for _, value in snapshot.series("time/step"))
+    took, unscored = sum(snapshot.seconds.values()), snapshot.series("rollout/unscored")
     news: list[Child] = [_date(state.get("updated"))]
     if base is None and not links.exported:
         to = f"/?against={quote(run.name, safe='')}"
@@ -85,15 +105,17 @@ def _cells(
     return [
         name,
         ReportCell(el("span", status, class_=f"tag {STATUS.get(status, 'alarm')}"), is_text=True),
-        f"{state.get('step', 0)}/{state['steps']}" if state.get("steps") else NOTHING,
+        f"{snapshot.step or 0}/{state['steps']}" if state.get("steps") else NOTHING,
         ReportCell(one_line(damaged or _what(snapshot), 80), is_text=True),
         _change(snapshot, "reward/mean", "{:.2f}".format),
         ReportCell("", mark=Spark(snapshot.series("reward/mean"), "c1")),
+        _change(snapshot, "train/loss", "{:.3f}".format),
+        ReportCell("", mark=Spark(snapshot.series("train/loss"), "c1")),
         _change(snapshot, "gold/accuracy", percent),
-        _held_out(snapshot, f"val/{measured.key}", measured.form),
-        _late(snapshot, DRIFT, points),
-        _late(snapshot, "rollout/unscored", percent),
-        duration(trained) if trained else NOTHING,
+        figure.text() if figure else NOTHING,
+        format_value(drift, points),
+        format_value(last(unscored, len(unscored)), percent),
+        duration(took) if took else NOTHING,
         ReportCell(join(news), is_text=True),
         *differences,
     ]
@@ -109,19 +131,6 @@ def _what(snapshot: Snapshot) -> str:
 def _change(snapshot: Snapshot, metric: str, form: Form) -> str:
     ends = trend(snapshot.series(metric))
     return ends.text(form) if ends else NOTHING
-
-
-def _held_out(snapshot: Snapshot, metric: str, form: Form) -> str:
-    course = snapshot.series(metric)
-    if not course:
-        return NOTHING
-    start, end = form(course[0][1]), form(course[-1][1])
-    return f"{start} → {end}" if len(course) > 1 else end
-
-
-def _late(snapshot: Snapshot, metric: str, form: Form) -> str:
-    ends = trend(snapshot.series(metric))
-    return form(ends.last) if ends else NOTHING
 
 
 def _date(updated: object) -> str:
@@ -151,6 +160,10 @@ def _differences(base: Snapshot, snapshot: Snapshot) -> str:
 # --- runs compared --------------------------------------------------------------------------------
 
 CURVES = (
+    ("Loss", "train/loss"),
+    ("Loss, held out", "val/loss"),
+    ("Accuracy", "train/accuracy"),
+    ("Accuracy, held out", "val/accuracy"),
     ("Reward, mean", "reward/mean"),
     ("Right by gold", "gold/accuracy"),
     ("Held out, gold", "val/gold"),

@@ -41,17 +41,20 @@ from flowright.viewer.rendering.terminal import (
 from flowright.viewer.rollout_records import reward_of
 from flowright.viewer.sections import LEARNER
 from flowright.viewer.snapshot import (
+    CUT,
+    OF_DATA,
     QUIET_SECONDS,
     RECENT,
     Snapshot,
     eta_seconds,
     failures,
+    held_out,
     is_ours,
     kinds,
     last,
-    measured_of,
     rollout_seconds,
     stage_seconds,
+    validated,
 )
 from flowright.viewer.trust import traffic
 
@@ -117,12 +120,15 @@ class Panels:
     loads: Sequence[report.Fact] = ()
 
     def learning(self) -> list[Text]:
-        """Reward, accuracy and outcomes of the samples, as of the last step."""
+        """Loss, reward, accuracy and outcomes of the samples, as of the last step."""
         return [
+            *self._row("loss", "train/loss", "{:.3f}".format),
+            *self._row("accuracy", "train/accuracy", percent),
             *self._row("reward", "reward/mean", "{:.3f}".format),
             *self._row("gold", "gold/accuracy", percent),
             *self._by_kind(),
-            *self._validation(),
+            *self._held_out(),
+            *(self._row("cut", CUT, percent, high=0.0) if self.snapshot.cut else ()),
             *self._row("valid", "rollout/valid_frac", percent, low=0.9),
             *self._row("unscored", "rollout/unscored", percent, high=0.01),
             *self._row("no spread", "reward/zero_variance_frac", percent),
@@ -135,7 +141,7 @@ class Panels:
         low = floor if is_number(floor) and floor else None
         rows = self._row("agreement", "judge/agreement_with_gold", percent, low=low)
         drifts = self.snapshot.series(DRIFT)
-        recent = last(drifts, self.snapshot.drift_alarm.steps)
+        recent = self.snapshot.recent_drift
         if recent is not None:
             value = _value(f"{points(recent)} points", self.snapshot.drift is not None)
             rows.append(self._line("drift", value, drifts))
@@ -173,6 +179,9 @@ class Panels:
         step = last(self.snapshot.series("time/step"), RECENT)
         if step is not None:
             lines.append(_label("whole step") + Text(duration(step), style="bold"))
+        if whole := sum(self.snapshot.seconds.values()):
+            took = Text(duration(whole), style="bold")
+            lines.append(_label("whole run") + took + Text("  without loading", style="dim"))
         if parts := rollout_seconds(self.snapshot, RECENT):
             text = "  ".join(f"{name} {duration(seconds)}" for name, seconds in parts.items())
             lines.append(_label("a rollout") + Text(text, style="dim"))
@@ -214,9 +223,12 @@ class Panels:
         """A line for each role whose requests the recent steps counted: calls, attempts that
         failed, and the mean time that a call waited in our queue and between attempts."""
         lines: list[Text] = []
+        whole = traffic(self.snapshot.rows, self.snapshot.evaluation)
         for role, found in traffic(self.snapshot.training_rows[-RECENT:]).items():
-            counts = found.counts
+            counts, run = found.counts, whole[role].counts
             row = _label(one_line(role, LABEL - 1)) + Text(f"{counts.get('calls', 0):,.0f} calls")
+            if run.get("calls", 0) > counts.get("calls", 0):
+                row += Text(f" of {run['calls']:,.0f} in the run", style="dim")
             if found.troubles:
                 text = "  ".join(f"{name} {count:,.0f}" for name, count in found.troubles.items())
                 row += Text("  ") + _value(text, True)
@@ -258,18 +270,22 @@ class Panels:
         rows = wrapped("  ".join(shown), self.width, "dim", indent=LABEL)
         return [_label(f" last {RECENT}") + rows[0][LABEL:], *rows[1:]]
 
-    def _validation(self) -> list[Text]:
-        measured = measured_of(self.snapshot)
-        course, form = self.snapshot.series(f"val/{measured.key}"), measured.form
-        if not course:
-            return []
-        (start, before), (step, now) = course[0], course[-1]
-        row = _label("validation") + Text(form(now), style="bold")
-        if step > start:
-            row += Text(f"  was {form(before)}")
-            if self.width >= 60:
-                row += Text(f"  (steps {step:.0f} and {start:.0f})", style="dim")
-        return [row]
+    def _held_out(self) -> list[Text]:
+        """The held-out figure, and the validation of fixed data."""
+        main = held_out(self.snapshot)
+        others = [validated(self.snapshot, m) for m in OF_DATA if main and m is not main.measured]
+        rows: list[Text] = []
+        for found in filter(None, (main, *others)):
+            form = found.measured.form
+            evaluated = found.where.startswith("evaluation")
+            row = _label("held out" if evaluated else found.measured.label)
+            row += Text(form(found.after), style="bold")
+            if found.before is not None:
+                row += Text(f"  was {form(found.before)}")
+                if self.width >= 60:
+                    row += Text(f"  ({found.where})", style="dim")
+            rows.append(row)
+        return rows
 
 
 def _value(shown: str, alarming: bool) -> Text:
@@ -443,7 +459,7 @@ def _side_by_side(left: Sequence[Text], right: Sequence[Text], column: int) -> l
 
 def _head(snapshot: Snapshot, width: int, glyphs: Glyphs) -> list[Text]:
     state, status = snapshot.state, snapshot.status
-    step, steps = state.get("step"), state.get("steps")
+    step, steps = snapshot.step, state.get("steps")
     name = Text(one_line(snapshot.run.name, max(8, width - 14)), style="bold")
     lines = [name + Text("  ") + Text(status, style=STATUS_STYLE.get(status, "bold"))]
     progress = [f"step {step}/{steps}" if is_number(steps) else "no state yet"]

@@ -35,17 +35,20 @@ from flowright.core.untrusted import one_line
 from flowright.environments.display import Mix
 from flowright.runs.alarm import DRIFT
 from flowright.viewer.snapshot import (
-    Measured,
+    CUT,
+    OF_DATA,
+    HeldOut,
     Snapshot,
     edge,
     first,
+    held_out,
     kinds,
     last,
-    measured_of,
     rollout_seconds,
     some_steps,
     stage_seconds,
     trend,
+    validated,
 )
 
 COLOURS = ("c1", "c2", "c3", "c4", "c5", "c6")
@@ -104,7 +107,7 @@ LEARNER = (
     single("Gradient norm", "policy/grad_norm", "grad norm", "{:.2f}".format),
     single("Learning rate", "policy/lr"),
     single("Perplexity of a text not trained on", "eval/perplexity"),
-    single("Prompts cut to fit, share", "prompt/truncated"),
+    Chart("Prompts cut to fit, share", [("cut", "c1", CUT)], form=plain, zeros=False),
     single("Attempts sampled from a scaffold, share", "rollout/scaffolded_frac"),
     single("Of what scaffolds can show, share shown", "rollout/scaffold_share"),
     Chart(
@@ -113,6 +116,19 @@ LEARNER = (
         form=plain,
     ),
 )
+FIXED_DATA = (
+    Chart(
+        "Loss",
+        [("training", "c1", "train/loss"), ("validation", "c3", "val/loss")],
+        form=plain,
+    ),
+    Chart(
+        "Accuracy, share of pairs in the order that people gave them",
+        [("training", "c1", "train/accuracy"), ("validation", "c3", "val/accuracy")],
+        high=1.0,
+    ),
+)
+"""Curves of a run on fixed data, which has no rewards."""
 SPENT = (
     Chart(
         "Tokens of a completion",
@@ -143,71 +159,56 @@ def some(section: ReportSection) -> ReportSection | None:
 def tiles(snapshot: Snapshot) -> list[Tile]:
     """The first screen."""
     shown = [
-        _held_out(snapshot),
+        *_held_out(snapshot),
         _drift(snapshot),
+        _change(snapshot, "Training loss", "train/loss", "{:.3f}".format),
+        _change(snapshot, "Training accuracy", "train/accuracy", percent),
         _change(snapshot, "Reward", "reward/mean", "{:.2f}".format),
         _change(snapshot, f"Valid {snapshot.display.completion}s", "rollout/valid_frac", percent),
         _unscored(snapshot),
-        _pace(snapshot),
+        _cut(snapshot),
+        _time(snapshot),
     ]
     return [found for found in shown if found is not None]
 
 
-def _held_out(snapshot: Snapshot) -> Tile | None:
-    """Compare untrained and trained by the evaluation, else by validation."""
-    measured = measured_of(snapshot)
-    key, form = measured.key, measured.form
-    before, after = _policy_cells(snapshot, key)
-    if before and after:
-        change = after[key] - before[key]
-        apart = _do_intervals_differ(before, after, measured)
-        verdict = {True: "; intervals do not overlap", False: "; intervals overlap", None: ""}
-        value = f"{form(before[key])} → {form(after[key])}"
-        style = "good" if apart and change > 0 else ""
-        return Tile(measured.title, value, measured.change(change) + verdict[apart], style)
-    course = snapshot.series(f"val/{key}")
-    if not course:
-        return None
-    value = f"{form(course[0][1])} → {form(course[-1][1])}"
-    return Tile(measured.title, value, f"validation, steps {course[0][0]} and {course[-1][0]}")
+def _held_out(snapshot: Snapshot) -> list[Tile]:
+    """Untrained and trained on held-out problems; of fixed data the validation, too."""
+    main = held_out(snapshot)
+    found = [main, *(validated(snapshot, m) for m in OF_DATA if main and m is not main.measured)]
+    return [_held_out_tile(each) for each in found if each is not None]
 
 
-def _policy_cells(snapshot: Snapshot, key: str) -> tuple[Record | None, Record | None]:
-    """The "all" cells of the untrained and of the trained policy."""
-    cells: dict[str, Record] = {}
-    for row in snapshot.compared:
-        cell = row["kinds"].get("all") or {}
-        if row.get("group") == "policy" and is_number(cell.get(key)):
-            cells[str(row["name"]).split()[0]] = cell
-    return cells.get("untrained"), cells.get("trained")
-
-
-def _do_intervals_differ(before: Record, after: Record, measured: Measured) -> bool | None:
-    """Compare two intervals; None where one is missing."""
-    ends = [cell.get(key) for cell in (before, after) for key in measured.ends]
-    numbers = [end for end in ends if is_number(end)]
-    return None if len(numbers) < 4 else numbers[1] < numbers[2] or numbers[3] < numbers[0]
+def _held_out_tile(found: HeldOut) -> Tile:
+    if found.before is None:
+        return Tile(found.measured.title, found.text(), found.where)
+    change = found.after - found.before
+    verdict = {True: "; intervals do not overlap", False: "; intervals overlap", None: ""}
+    note = f"{found.measured.change(change)}{verdict[found.apart]}; {found.where}"
+    style = "good" if found.apart and change > 0 else ""
+    return Tile(found.measured.title, found.text(), note, style)
 
 
 def _drift(snapshot: Snapshot) -> Tile | None:
     """Judge minus gold over the last steps; None where nothing is judged."""
-    ends, title = trend(snapshot.series(DRIFT)), "Judge drift from gold"
+    recent, title = snapshot.recent_drift, "Judge drift from gold"
     if not snapshot.names("judge/"):
         return None
-    if ends is None:
+    if recent is None:
         return Tile(title, "unknown", "no step has both verdicts and gold checks", "warn")
-    alarm = snapshot.drift is not None
-    notes = [f"at first {points(ends.first)}"]
+    alarm, course = snapshot.drift is not None, snapshot.series(DRIFT)
+    count = min(snapshot.drift_alarm.steps, len(course))
+    notes = [f"last {some_steps(count)}", f"at first {points(first(course, count) or 0.0)}"]
     for label, metric in (
         ("agreement", "judge/agreement_with_gold"),
         ("false right", "judge/false_positive_rate"),
         ("false wrong", "judge/false_negative_rate"),
     ):
-        value = last(snapshot.series(metric), ends.steps)
+        value = last(snapshot.series(metric), count)
         if value is not None:
             notes.append(f"{label} {percent(value)}")
     note = f"{'rewards may be wrong; ' if alarm else ''}{', '.join(notes)}"
-    return Tile(title, f"{points(ends.last)} points", note, "alarm" if alarm else "good")
+    return Tile(title, f"{points(recent)} points", note, "alarm" if alarm else "good")
 
 
 def _change(snapshot: Snapshot, title: str, metric: str, form: Form) -> Tile | None:
@@ -224,13 +225,20 @@ def _unscored(snapshot: Snapshot) -> Tile | None:
     return Tile("Unscored", f"{100 * share:.2f} %", note, "warn" if share > 0.01 else "")
 
 
-def _pace(snapshot: Snapshot) -> Tile | None:
-    course = snapshot.series("time/step")
-    mean = last(course, len(course))
-    if mean is None:
+def _cut(snapshot: Snapshot) -> Tile | None:
+    """The share of prompts that were cut to fit, where any was."""
+    if not (share := snapshot.cut):
         return None
-    note = f"{len(course)} steps of {duration(mean)}"
-    return Tile("Time", duration(sum(seconds for _, seconds in course)), note)
+    note = "of all prompts, to fit policy.max_prompt_tokens; the attempts' pages show what was seen"
+    return Tile("Prompts cut", percent(share), note, "warn")
+
+
+def _time(snapshot: Snapshot) -> Tile | None:
+    phases = snapshot.seconds
+    if not phases:
+        return None
+    note = ", ".join(f"{phase} {duration(seconds)}" for phase, seconds in phases.items())
+    return Tile("Time without loading", duration(sum(phases.values())), note)
 
 
 # --- sections -------------------------------------------------------------------------------------
@@ -254,6 +262,10 @@ def curves(snapshot: Snapshot, address: Address | None = None) -> ReportSection 
         )
         for kind in kinds(snapshot)
     ]
+    data = [chart.of(snapshot) for chart in FIXED_DATA]
+    if any(series.points for chart in data for series in chart.series):
+        lead = "Of the data: bold lines are moving means, points are held-out rows."
+        return ReportSection("curves", "Learning curves", data, lead)
     whose = " (the judge's, with its parts)" if snapshot.names("judge/") else ""
     by_gold = f"Share of attempts that are right by gold, beside the mean reward{whose}."
     seen = snapshot.names("gold/") or snapshot.names("val/gold")
@@ -321,6 +333,8 @@ def cost(snapshot: Snapshot) -> ReportSection | None:
     """Seconds by stage, tokens and calls."""
     stages = stage_seconds(snapshot, len(snapshot.rows))
     steps = snapshot.series("time/step")
+    phases = [f"{phase} {duration(seconds)}" for phase, seconds in snapshot.seconds.items()]
+    whole = duration(sum(snapshot.seconds.values()))
     lines = [
         Series(stage, colour, snapshot.series(f"time/{stage}"), False, stage == "evaluate", True)
         for stage, colour in zip(stages, COLOURS, strict=False)
@@ -330,7 +344,7 @@ def cost(snapshot: Snapshot) -> ReportSection | None:
     each = rollout_seconds(snapshot, len(snapshot.rows))
     parts = ", ".join(f"{name} {duration(seconds)}" for name, seconds in each.items())
     lead = [
-        f"{len(steps)} steps in {duration(sum(s for _, s in steps))}." if steps else "",
+        f"{whole} without loading: {', '.join(phases)}." if phases else "",
         "Mean seconds of a stage, where a step had it." if stages else "",
         f"One rollout on average: {parts}." if parts else "",
     ]

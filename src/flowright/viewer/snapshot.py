@@ -20,7 +20,15 @@ from flowright.config.judge import AlarmSection
 from flowright.core.checkout import here
 from flowright.core.errors import Blame, Reason
 from flowright.core.files import is_held
-from flowright.core.formatting import Form, Point, Record, is_number, object_of, percent
+from flowright.core.formatting import (
+    Form,
+    Point,
+    Record,
+    is_number,
+    object_of,
+    percent,
+    points,
+)
 from flowright.core.untrusted import one_line
 from flowright.environments.display import Display, display_of
 from flowright.runs.alarm import DRIFT, drifting
@@ -33,9 +41,11 @@ from flowright.runs.run_files import (
     read_rollouts,
     read_state,
 )
+from flowright.runs.totals import seconds_by_phase
 
 _OURS = frozenset(r.value for r in Reason if r.blame is Blame.INFRASTRUCTURE)
 FAILED = "rollout/failed/"
+CUT = "prompt/truncated"
 STAGES = ("sample", "rollout", "update", "evaluate")
 QUIET_SECONDS = 120.0  # without news of a running run before the screens remark on it
 RECENT = 10  # steps that "recent" means
@@ -74,6 +84,14 @@ class Snapshot:
         return self.status == "running"
 
     @property
+    def step(self) -> float | None:
+        """The step in progress; of a run that has ended, its last recorded one."""
+        if not self.running and self.rows and is_number(self.state.get("step")):
+            return max(0, self.rows[-1]["step"])
+        step = self.state.get("step")
+        return step if is_number(step) else None
+
+    @property
     def simulated(self) -> bool:
         """A number comes from the embedded server, by the first file that has it."""
         models = (self.config.get("aflow_executor_model"), self.setting("judge", "model"))
@@ -83,8 +101,13 @@ class Snapshot:
 
     @property
     def training_rows(self) -> list[Record]:
-        """Rows of steps that were trained on; an evaluation's row (step 0) holds no rollouts."""
+        """Rows of steps that were trained on rollouts; an evaluation's row (step 0) has none."""
         return [row for row in self.rows if any(n.startswith("rollout/") for n in row)]
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Seconds by phase; their sum is the run's time."""
+        return seconds_by_phase(self.rows, self.evaluation)
 
     @property
     def display(self) -> Display:
@@ -129,6 +152,17 @@ class Snapshot:
             return AlarmSection.model_validate(self.setting("judge", "alarm") or {})
         except ValidationError:
             return AlarmSection()
+
+    @property
+    def cut(self) -> float | None:
+        """The share of all prompts that were cut to fit; None where it is not known."""
+        course = self.series(CUT)
+        return last(course, len(course))
+
+    @property
+    def recent_drift(self) -> float | None:
+        """The mean drift of the judge from gold over as many last steps as the alarm takes."""
+        return last(self.series(DRIFT), self.drift_alarm.steps)
 
     @property
     def drift(self) -> float | None:
@@ -238,7 +272,7 @@ def _seconds(snapshot: Snapshot, names: Sequence[str], count: int) -> dict[str, 
 
 def eta_seconds(snapshot: Snapshot) -> float | None:
     """Seconds until the last step at the present pace, None where that is unknown."""
-    step, steps = snapshot.state.get("step"), snapshot.state.get("steps")
+    step, steps = snapshot.step, snapshot.state.get("steps")
     pace = last(snapshot.series("time/step"), 10)
     if not snapshot.running or pace is None or not is_number(step) or not is_number(steps):
         return None
@@ -331,37 +365,105 @@ def file_stamp(path: Path) -> tuple[int, int] | None:
 @dataclass(frozen=True, slots=True)
 class Measured:
     """``key`` of a cell of ``evaluation.json``, of ``val/<key>``, and of the ends of its interval
-    (``<key>_low``, ``<key>_high``); ``name`` as in "by gold"; ``change`` of a difference."""
+    (``<key>_low``, ``<key>_high``); ``name`` as in "by gold"; ``change`` of a difference;
+    ``label`` of the terminal screen."""
 
     key: str
     title: str
     name: str
     form: Form
     change: Form
+    label: str = "validation"
 
     @property
     def ends(self) -> tuple[str, str]:
         return f"{self.key}_low", f"{self.key}_high"
 
 
-ACCURACY = Measured(
-    "gold",
-    "Held-out accuracy, by gold",
-    "accuracy by gold",
-    percent,
-    lambda change: f"{100 * change:+.1f} points",
-)
+def _points(change: float) -> str:
+    return f"{points(change)} points"
+
+
+ACCURACY = Measured("gold", "Held-out accuracy, by gold", "accuracy by gold", percent, _points)
 MEAN_REWARD = Measured(
     "reward", "Held-out mean reward", "mean reward", "{:.2f}".format, "{:+.2f}".format
 )
+OF_DATA = (
+    Measured("accuracy", "Validation accuracy", "accuracy", percent, _points, "val acc."),
+    Measured("loss", "Validation loss", "loss", "{:.3f}".format, "{:+.3f}".format, "val loss"),
+)
+"""Measured while a run trains on fixed data: ``val/accuracy`` of pairs, and ``val/loss``."""
 
 
 def measured_of(snapshot: Snapshot) -> Measured:
     """Choose by a run's evaluation or, before there is one, by its validation."""
-    by_reward = has_rewards(snapshot.compared) or snapshot.series("val/reward")
-    return MEAN_REWARD if by_reward else ACCURACY
+    if has_rewards(snapshot.compared) or snapshot.series("val/reward"):
+        return MEAN_REWARD
+    if snapshot.compared or snapshot.series("val/gold"):
+        return ACCURACY
+    return next((m for m in OF_DATA if snapshot.series(f"val/{m.key}")), ACCURACY)
 
 
 def has_rewards(rows: Iterable[Record]) -> bool:
     """Find mean rewards in the rows of an evaluation."""
     return any("reward" in (row["kinds"].get("all") or {}) for row in rows)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """A measure on held-out problems before and after training; ``before`` is None where it was
+    measured once. ``where`` names the measurement; ``apart``: the 95 % intervals do not overlap,
+    None where there are none."""
+
+    measured: Measured
+    before: float | None
+    after: float
+    where: str
+    apart: bool | None = None
+
+    def text(self) -> str:
+        form = self.measured.form
+        return form(self.after) if self.before is None else (
+            f"{form(self.before)} → {form(self.after)}"
+        )  # fmt: skip
+
+
+def held_out(snapshot: Snapshot) -> HeldOut | None:
+    """Return the figure that every screen shows: of the before/after table once it is measured,
+    until then of the first and the last validation."""
+    measured = measured_of(snapshot)
+    before, after = _policy_cells(snapshot, measured.key)
+    if before and after:
+        count = (snapshot.evaluation or {}).get("problems")
+        where = f"evaluation of {count:,} problems" if is_number(count) else "evaluation"
+        apart = _do_intervals_differ(before, after, measured)
+        return HeldOut(measured, before[measured.key], after[measured.key], where, apart)
+    return validated(snapshot, measured)
+
+
+def validated(snapshot: Snapshot, measured: Measured) -> HeldOut | None:
+    """Return the first and the last validation."""
+    course = snapshot.series(f"val/{measured.key}")
+    if not course:
+        return None
+    (first_step, before), (step, now) = course[0], course[-1]
+    if len(course) == 1:
+        return HeldOut(measured, None, now, f"validation, step {step:.0f}")
+    return HeldOut(measured, before, now, f"validation, steps {first_step:.0f} and {step:.0f}")
+
+
+def _policy_cells(snapshot: Snapshot, key: str) -> tuple[Record | None, Record | None]:
+    """The "all" cells of the untrained and of the trained policy."""
+    cells: dict[str, Record] = {}
+    for row in snapshot.compared:
+        cell = row["kinds"].get("all") or {}
+        if row.get("group") == "policy" and is_number(cell.get(key)):
+            cells[str(row["name"]).split()[0]] = cell
+    return cells.get("untrained"), cells.get("trained")
+
+
+def _do_intervals_differ(before: Record, after: Record, measured: Measured) -> bool | None:
+    """Compare two intervals; None where one is missing."""
+    ends = [cell.get(key) for cell in (before, after) for key in measured.ends]
+    numbers = [end for end in ends if is_number(end)]
+    return None if len(numbers) < 4 else numbers[1] < numbers[2] or numbers[3] < numbers[0]

@@ -36,6 +36,7 @@ from flowright.core.report import (
 )
 from flowright.core.untrusted import one_line
 from flowright.runs.alarm import DRIFT, MEASURED, alarm_line, first_alarm
+from flowright.runs.totals import SERVERS, requests
 from flowright.viewer.sections import COLOURS, Chart, some
 from flowright.viewer.snapshot import (
     FAILED,
@@ -221,7 +222,6 @@ def judge_audit(snapshot: Snapshot) -> ReportSection | None:
     return some(ReportSection("judge", "Judge audit", [alarm, drift, *charts], lead))
 
 
-PREFIX = "servers/"
 TROUBLES = (("429", "http_429"), ("5xx", "http_5xx"), ("timeouts", "timeouts"))
 COUNTS = (
     *(("Calls", "calls"), ("Attempts", "attempts"), ("429", "http_429"), ("5xx", "http_5xx")),
@@ -247,23 +247,20 @@ class ServerTraffic:
         return {name: count for name, count in found.items() if count > 0}
 
 
-def traffic(rows: Iterable[Record]) -> dict[str, ServerTraffic]:
-    """Sum over some steps, by role."""
+def traffic(rows: Iterable[Record], evaluation: Record | None = None) -> dict[str, ServerTraffic]:
+    """Sum over some steps, and over the before/after table, by role."""
     roles: dict[str, ServerTraffic] = {}
-    for row in rows:
-        for metric, value in row.items():
-            if not metric.startswith(PREFIX) or not is_number(value):
-                continue
-            role, *server, count = metric.removeprefix(PREFIX).split("/")
-            found = roles.setdefault(role, ServerTraffic())
-            into = found.servers.setdefault("/".join(server), {}) if server else found.counts
-            into[count] = into.get(count, 0.0) + value
+    for metric, value in requests(rows, evaluation).items():
+        role, *server, count = metric.removeprefix(SERVERS).split("/")
+        found = roles.setdefault(role, ServerTraffic())
+        into = found.servers.setdefault("/".join(server), {}) if server else found.counts
+        into[count] = value
     return roles
 
 
 def servers_section(snapshot: Snapshot) -> ReportSection | None:
     """All requests of the run, and when they failed."""
-    roles = traffic(snapshot.rows)
+    roles = traffic(snapshot.rows, snapshot.evaluation)
     rows: list[list[ReportCell | str]] = []
     shaded: list[int] = []
     for role, found in roles.items():
@@ -272,9 +269,9 @@ def servers_section(snapshot: Snapshot) -> ReportSection | None:
         rows += [_role_row(server, counts) for server, counts in sorted(found.servers.items())]
     refused = [key for _, key in TROUBLES]
     lead = (
-        "Requests to the models' servers over the whole run. A call is one request with all its "
-        "attempts; failed are attempts, for whatever reason. Waited is the time that calls spent "
-        "in our own queue and between attempts."
+        "Requests to the models' servers over the whole run, the before/after table included. A "
+        "call is one request with all its attempts; failed are attempts, for whatever reason. "
+        "Waited is the time that calls spent in our own queue and between attempts."
     )
     blocks = (
         ReportTable(("Role, server", *(name for name, _ in COUNTS)), rows, shaded=shaded),
@@ -301,7 +298,7 @@ def _role_chart(snapshot: Snapshot, title: str, roles: list[str], counts: list[s
     for role, colour in zip(roles, COLOURS, strict=False):
         course: list[Point] = []
         for row in snapshot.rows:
-            known = [v for n in counts if is_number(v := row.get(f"{PREFIX}{role}/{n}"))]
+            known = [v for n in counts if is_number(v := row.get(f"{SERVERS}{role}/{n}"))]
             if known:
                 course.append((row["step"], sum(known)))
         drawn.append(Series(one_line(role, 30), colour, course))

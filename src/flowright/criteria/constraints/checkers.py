@@ -149,15 +149,24 @@ def prompt_of(row: UpstreamRow) -> InstructedPrompt:
 
 
 def read_answers(paths: Iterable[Path]) -> dict[str, str]:
-    """Return answers by prompt, of rows ``prompt`` and ``response``; a response of null is missing.
-    Raises DataError."""
+    """Return answers by prompt, of rows ``prompt`` and ``response``, or ``responses``, a list of
+    one; a response of null is missing. Raises DataError."""
     answers: dict[str, str] = {}
     for path in paths:
         for row in read_table(path):
             prompt = _exact(row, "prompt")
-            if row.values.get("response", "") is None:
+            name = "response" if "response" in row.values else "responses"
+            answer = row.values.get(name) if name in row.values else row.get("response")
+            if isinstance(answer, list) and len(answer) != 1:
+                raise row.error(
+                    f"{name}: {len(answer)} to one prompt; generate with --n-samples 1, or average "
+                    "over all: flowright instructions score --reward constraints"
+                )
+            answer = answer[0] if isinstance(answer, list) else answer
+            if answer is None:
                 continue
-            answer = _exact(row, "response")
+            if not isinstance(answer, str):
+                raise row.error(f"{name} is {type(answer).__name__}, not a string")
             if answers.setdefault(prompt, answer) != answer:
                 raise row.error("another answer to this prompt stands above; keep one of them")
     return answers

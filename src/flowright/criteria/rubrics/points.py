@@ -40,6 +40,16 @@ def points_share(items: Sequence[Item], met: Met) -> float | None:
     return earned_share((item.points, yes) for item, yes in pairs if yes is not None)
 
 
+def axis_shares(items: Sequence[Item], met: Met) -> dict[str, float]:
+    """Return :func:`points_share` of the criteria of each axis (their tag ``axis``) that has points
+    above 0."""
+    axes = dict.fromkeys(axis for item in items if (axis := item.tags.get("axis")))
+    both = [*zip(items, met, strict=True)]
+    of_axis = {axis: [each for each in both if each[0].tags.get("axis") == axis] for axis in axes}
+    shares = {axis: points_share(*zip(*some, strict=True)) for axis, some in of_axis.items()}
+    return {axis: share for axis, share in shares.items() if share is not None}
+
+
 def least_share(items: Sequence[Item]) -> float:
     """The share of an answer that meets every criterion below 0 and no other: 0 or below."""
     return points_share(items, [item.points < 0 for item in items]) or 0.0

@@ -21,7 +21,8 @@ SPLITS: tuple[Split, ...] = ("train", "val", "test")
 class File:
     """One upstream file. ``path`` is below the data folder. On the Hugging Face hub, ``hub`` has
     the same bytes and ``parquet`` the same rows in the same order, as ``owner/name@revision/path``.
-    What is not ``required`` is used when it is there."""
+    What is not ``required`` is used when it is there. ``upstream`` is its path in upstream's own
+    folder ``data``, where a data folder ``data/raw`` gets a copy."""
 
     path: str
     url: str | None = None
@@ -29,6 +30,7 @@ class File:
     hub: str | None = None
     parquet: tuple[str, ...] = ()
     required: bool = True
+    upstream: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +50,22 @@ class SplitPart:
         return (self.path, *self.also)
 
     def found_in(self, folder: Path) -> "SplitPart | None":
-        """Return this part, or its rows from the hub instead; None if neither is in ``folder``."""
+        """Return this part, or its rows at another path; None if neither is in ``folder``."""
         if all((folder / path).is_file() for path in self.paths):
             return self
-        if (folder / hub_rows(self.path)).is_file():
-            return replace(self, path=hub_rows(self.path), read=read_upstream, also=())
+        for path in other_names(self.path):
+            if (folder / path).is_file():
+                return replace(self, path=path, read=read_upstream, also=())
         return None
+
+
+_OTHER_NAMES = {"hotpotqa/hotpot_dev_distractor_v1.json": ("hotpotqa/dev_distractor.json",)}
+"""Files as other repositories name them, row for row."""
+
+
+def other_names(path: str) -> tuple[str, ...]:
+    """Return the paths at which the rows of a file may be, too: the hub's, and other names."""
+    return (hub_rows(path), *_OTHER_NAMES.get(path, ()))
 
 
 def hub_rows(path: str) -> str:

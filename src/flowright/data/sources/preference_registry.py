@@ -225,11 +225,13 @@ VERINSTRUCT = Source(
             "rubrics/verinstruct_val.parquet",
             f"{_RUSCARL}/verinstruct/verinstruct_val.parquet",
             "175c913ebed7140cb2bf28832a2d9d91b0f9a3079e64f1b3d9f9217f9a7a805b",
+            upstream="verinstruct/verinstruct_val.parquet",
         ),
         File(
             "rubrics/verinstruct_verif_val.parquet",
             f"{_RUSCARL}/verinstruct_verif/verinstruct_verif_val.parquet",
             "61140c8518358124e459e129a0d342d58de5015769cf07fa1d7e2df572e0bedf",
+            upstream="verinstruct_verif/verinstruct_verif_val.parquet",
         ),
     ),
 )
@@ -237,6 +239,22 @@ VERINSTRUCT = Source(
 INSTRUCTIONS: Mapping[str, Source] = {
     source.name: source for source in (IFEVAL, IFBENCH, HEALTHBENCH, VERINSTRUCT)
 }
+
+
+def no_prompts(path: Path | str) -> str:
+    """Return the end of the message on a missing file of prompts: how to get it, if it is known."""
+    place = Path(path).parts[-2:]
+    for source in INSTRUCTIONS.values():
+        for file in source.files:
+            if place in (Path(file.path).parts, Path(file.upstream or "").parts):
+                command = here(f"python scripts/download_all_datasets.py {source.name}")
+                return f"no such file; {command} fetches it"
+            if file.upstream and place[:1] == Path(file.upstream).parts[:1]:
+                return (
+                    f"no such file; only validation rows are fetched ({source.name}): bring your "
+                    "training rows, by TRAIN_FILE or instructions.train_files"
+                )
+    return "no such file"
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,10 @@ def mmlu_csv(*folders: str) -> Reader:
 
 
 def mmlu(row: UpstreamRow) -> Problem:
-    """A CSV row of the official tar, or a row of the hub (``choices`` and a 0-3 ``answer``)."""
+    """A CSV row of the official tar, or a row of the hub (``choices`` and a 0-3 ``answer``), which
+    has those of auxiliary_train below ``train``."""
+    if "train" in row:
+        row = row.inner(row.table("train"), row.name)
     if "choices" in row:
         texts: Sequence[str] = row.texts("choices")
         answer = row.integer("answer")

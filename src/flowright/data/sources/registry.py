@@ -149,10 +149,11 @@ MBPP_SANITIZED = replace(
 
 
 def _mmlu(split: str, *folders: str) -> tuple[SplitPart, ...]:
-    """The tar, or ``<split>.jsonl`` with rows as the hub's viewer and ``to_json`` give them."""
+    """The tar, or ``<split>.jsonl`` with rows as the hub's viewer and ``to_json`` give them; of the
+    training rows also ``auxiliary_train.jsonl``."""
     return (
         SplitPart("mmlu/data.tar", mmlu, split, read=mmlu_csv(*folders)),
-        SplitPart(f"mmlu/{split}.jsonl", mmlu, split),
+        *(SplitPart(f"mmlu/{name}.jsonl", mmlu, split) for name in (split, *folders[1:])),
     )
 
 

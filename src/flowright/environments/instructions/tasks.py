@@ -22,6 +22,7 @@ from flowright.data.contamination import TrainedOn, conversation_key
 from flowright.data.preferences import Conversation, Turn
 from flowright.data.row_files import Fault, LeftOut, RowFile, RowReport
 from flowright.data.sealed import read_sealed_files, test_files
+from flowright.data.sources.preference_registry import no_prompts
 from flowright.data.task import Task
 from flowright.environments.instructions.config import (
     CHECKED,
@@ -301,7 +302,7 @@ def found_files(patterns: Sequence[str]) -> list[Path]:
         is_glob = any(mark in pattern for mark in "*?[") and not path.exists()
         found = sorted(root.glob(str(path.relative_to(root)))) if is_glob else [path]
         if not found or not found[0].is_file():
-            problems.append(f"{pattern}: no such file")
+            problems.append(f"{pattern}: {no_prompts(pattern)}")
         files |= dict.fromkeys(found)
     if problems:
         raise DataError(*problems)

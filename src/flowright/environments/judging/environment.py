@@ -109,6 +109,10 @@ class JudgingEnvironment(RowEnvironment[JudgingSection]):
 
         return self._fitted(tasks, lambda task: count(task.row), limit, shorten)
 
+    def was_cut(self, task: Task) -> bool:
+        # By the row: a pair in the other order has an id of its own.
+        return isinstance(task, JudgingTask | ConversationTask) and task.row.id in self._cut
+
     def _tokens(self, row: JudgedRow | SftRow, tokens: TokenCount) -> int:
         """Return the tokens of the longer order or answer: tokens may join differently."""
         if isinstance(row, SftRow) or self._section.method in GIVEN:

@@ -10,7 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from flowright.core.checkout import here
 from flowright.core.errors import DataError
+from flowright.core.tables import raise_problems
 from flowright.data.contamination import TrainedOn
 from flowright.data.preference_files import held_out_rows
 from flowright.data.preferences import Pair
@@ -159,6 +161,15 @@ def _known(section: JudgingSection, seed: int) -> tuple[RowSets[JudgedRow], list
 def _read(
     section: JudgingSection, seed: int, read: Callable[[Sequence[Path]], RowFile[AnyRow]]
 ) -> tuple[RowSets[AnyRow], list[str]]:
+    make = here("python scripts/judge_training/make_preferences.py")
+    missing = [p for p in (*section.train_files, *section.val_files) if not p.is_file()]
+    raise_problems(
+        [
+            f"{path}: no such file; name yours in judging.train_files or val_files, or make some: "
+            f"{make} (docs/training_judges.md)"
+            for path in missing
+        ]
+    )
     train, compared = without_benchmarks(read(section.train_files), section)
     held_out = read(section.val_files) if section.val_files else None
 

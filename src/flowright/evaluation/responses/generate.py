@@ -13,6 +13,7 @@ from flowright.core.errors import DataError, UserError
 from flowright.core.files import check_writable, disk_errors, replacing
 from flowright.core.tables import parquet_batches, raise_problems, read_rows
 from flowright.data.row_files import UnusableRow, turns_of
+from flowright.data.sources.preference_registry import no_prompts
 from flowright.evaluation.responses.response_models import (
     Answer,
     AnsweringModel,
@@ -196,6 +197,8 @@ def read_questions(
     one."""
     import pyarrow as pa  # half a second that --help does without
 
+    if not path.exists():
+        raise DataError(f"{path}: {no_prompts(path)}")
     if path.suffix == ".parquet":
         table = pa.Table.from_batches([*parquet_batches(path)] or _no_rows(path))
     else:

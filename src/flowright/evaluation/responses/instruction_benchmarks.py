@@ -23,6 +23,7 @@ from flowright.criteria.constraints.checkers import (
 from flowright.criteria.constraints.language import NoTagger
 from flowright.criteria.rubrics.points import healthbench_score
 from flowright.data.row_files import UnusableRow, decoded, turns_of
+from flowright.data.sources.preference_registry import no_prompts
 from flowright.evaluation.responses.generate import (
     AnswerProgress,
     Generated,
@@ -59,11 +60,12 @@ FILES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class PromptSet:
-    """A benchmark and its prompts."""
+    """A benchmark and its prompts, of ``total`` in its file."""
 
     benchmark: str
     data: Path
     prompts: tuple[InstructedPrompt, ...]
+    total: int
 
 
 def open_prompts(
@@ -84,9 +86,9 @@ def open_prompts(
     for name in dict.fromkeys(chosen):
         path = data or folder / FILES[name]
         if data is None and not path.exists():
-            fetch = f"python scripts/download_all_datasets.py {name}"
-            raise DataError(f"{path}: no such file; {fetch} fetches it, or give --data FILE")
-        opened.append(PromptSet(name, path, read_prompts(path)[:limit]))
+            raise DataError(f"{path}: {no_prompts(path)}, or give --data FILE")
+        prompts = read_prompts(path)
+        opened.append(PromptSet(name, path, prompts[:limit], len(prompts)))
     return opened
 
 
@@ -117,7 +119,7 @@ def score_instructions(
         thinking = thinking_in(answer for _, answer in joined.answered)
         comparison = None if theirs is None else compare(scored, theirs)
         benchmarks[one.benchmark] = record_of(
-            {"data": str(one.data), "unscored": unscored, "thinking": thinking},
+            {"data": str(one.data), "of": one.total, "unscored": unscored, "thinking": thinking},
             joined,
             scored,
             comparison,
@@ -233,10 +235,17 @@ def joined_rows(
             grader = grader_of(row, str(place), data)
         except UnusableRow as error:
             raise place.error(error.why) from None
-        rows.append(ResponseRow(number, "healthbench", grader, texts))
+        rows.append(ResponseRow(number, "healthbench", grader, texts, _theme(row)))
     if all(text is None for row in rows for text in row.responses):
         raise DataError(f"no response to a conversation of {data}; they are compared exactly")
     return rows
+
+
+def _theme(row: Mapping[str, Any]) -> str:
+    """The theme of a row in HealthBench's own file, among its ``example_tags``; else nothing."""
+    tags = row.get("example_tags")
+    found = [t for t in tags if str(t).startswith("theme:")] if isinstance(tags, list) else []
+    return str(found[0]).partition(":")[2] if found else ""
 
 
 async def score_healthbench(
@@ -249,7 +258,7 @@ async def score_healthbench(
     progress: AnswerProgress,
 ) -> dict[str, Any]:
     """Grade what is not graded yet; write and return the record, whose ``healthbench`` is the
-    benchmark's own figure. Raises UserError."""
+    benchmark's own figure, also ``by`` theme and axis. Raises UserError."""
     check_writable(out.parent)
     texts = responses_by_conversation(responses)
     async with open_graders(settings) as opened:
@@ -257,10 +266,18 @@ async def score_healthbench(
         files = {"data": sha256_of(data), "responses": [sha256_of(path) for path in responses]}
         about = {**opened.about, **files}
         record, grades = await grade_rows(rows, opened, about, out, overwrite, progress)
-    shares = [
-        grade.share if (grade := grades.get(key_of(row, number))) else None
-        for row in rows
-        for number in range(len(row.responses))
-    ]
-    record["healthbench"] = asdict(healthbench_score(shares))
+    shares: list[float | None] = []
+    by: dict[str, list[float | None]] = {}
+    for row in rows:
+        for number in range(len(row.responses)):
+            grade = grades.get(key_of(row, number))
+            shares.append(grade.share if grade else None)
+            if grade and row.theme:
+                by.setdefault(f"theme: {row.theme}", []).append(grade.share)
+            for axis, share in grade.axes.items() if grade else ():
+                by.setdefault(f"axis: {axis}", []).append(share)
+    record["healthbench"] = asdict(healthbench_score(shares)) | {
+        "limit": limit,
+        "by": {name: asdict(healthbench_score(by[name])) for name in sorted(by, reverse=True)},
+    }
     return write_scores(data, opened, record, out)

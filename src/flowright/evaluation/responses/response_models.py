@@ -19,8 +19,8 @@ from flowright.llm.chat import ChatModel, ChatRequest, Message, RequestRefused, 
 from flowright.llm.client import ChatClient
 from flowright.llm.context import WithControl
 
-_STREAMS_ONLY = "dashscope.aliyuncs.com/compatible-mode"
 _REMEDY = "replies are kept; the same command continues once the server answers"
+_STREAM = {"true": True, "1": True, "false": False, "0": False}
 KEYS = ("VLLM_API_KEY", "OPENAI_API_KEY", "DASHSCOPE_API_KEY")
 
 
@@ -218,8 +218,8 @@ def _entry(named: ModelName) -> tuple[str, ModelEntry]:
 
 def entry_of_environment(model: str | None = None) -> ModelEntry | None:
     """Return the servers of VLLM_BASE_URL (several with commas), None if it is not set. VLLM_MODEL,
-    VLLM_API_KEY (or OPENAI_API_KEY, DASHSCOPE_API_KEY; several with commas) and VLLM_MAX_TOKENS
-    belong to it. Raises ConfigError."""
+    VLLM_API_KEY (or OPENAI_API_KEY, DASHSCOPE_API_KEY; several with commas), VLLM_STREAM and
+    VLLM_MAX_TOKENS belong to it. Raises ConfigError."""
     urls = _listed("VLLM_BASE_URL")
     if not urls:
         return None
@@ -227,8 +227,8 @@ def entry_of_environment(model: str | None = None) -> ModelEntry | None:
     if not name:
         raise ConfigError("VLLM_BASE_URL: set VLLM_MODEL to the model that its servers serve")
     keys = next((keys for variable in KEYS if (keys := _listed(variable))), ("sk-none",))
-    streams = any(_STREAMS_ONLY in url for url in urls)
-    return ModelEntry(base_url=urls, api_key=keys, model_name=name, stream=streams)
+    stream = _STREAM.get(os.environ.get("VLLM_STREAM", "").strip().lower())
+    return ModelEntry(base_url=urls, api_key=keys, model_name=name, stream=stream)
 
 
 def section_of_environment(section: LlmSection) -> LlmSection:

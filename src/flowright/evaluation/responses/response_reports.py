@@ -67,6 +67,13 @@ def scores_report(record: Record) -> Report:
     blocks: list[ReportBlock] = [ReportTable(columns, rows)]
     if healthbench := record.get("healthbench"):
         blocks.append(Note(_healthbench(healthbench)))
+        by = [
+            [one_line(name, 60), percent(part["score"]), percent(part["bootstrap_std"]),
+             f"{part['samples']:,}"]
+            for name, part in healthbench.get("by", {}).items()
+        ]  # fmt: skip
+        if by:
+            blocks.append(ReportTable(("HealthBench", "score", "deviation", "samples"), by))
     for why, count in record["ungraded"].items():
         blocks.append(Note(f"{count:,} ungraded, in no mean: {one_line(why, 200)}"))
     if rows_without := record["missing"]:
@@ -100,6 +107,7 @@ def _healthbench(score: Record) -> str:
         f"HealthBench: {percent(score['score'])}, bootstrap standard deviation "
         f"{percent(score['bootstrap_std'])}, {score['samples']:,} samples, "
         f"{score['unscored']:,} unscored"
+        + (f"; the first {limit:,} rows alone (--limit)" if (limit := score.get("limit")) else "")
     )
 
 
@@ -114,6 +122,7 @@ def instructions_report(record: Record) -> Report:
                 Note(_answered(record)),
                 *_thinking(record),
                 _figures(record),
+                Note("in papers, in this order: Pr(S), Ins(S), Pr(L), Ins(L)"),
                 *_comparison(record),
                 *_published(name),
             ],
@@ -131,6 +140,8 @@ def instructions_report(record: Record) -> Report:
 
 def _answered(record: Record) -> str:
     line = f"{record['answered']} of {record['prompts']} prompts answered"
+    if record["prompts"] < (total := record.get("of", 0)):
+        line += f"; the first {record['prompts']} of {total} prompts alone (--limit)"
     if record["missing"]:
         missing = record["missing"]
         line += f"; {len(missing)} missing, in no figure: {_named(missing)}"

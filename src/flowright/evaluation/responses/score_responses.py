@@ -6,7 +6,7 @@ mean.
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from flowright.core.statistics import bootstrap
 from flowright.core.tables import raise_problems, read_rows
 from flowright.criteria.constraints.checkers import prompt_of, score
 from flowright.criteria.constraints.language import NoTagger
+from flowright.criteria.rubrics.points import axis_shares
 from flowright.criteria.rubrics.rows import rubric_row, verif_row
 from flowright.data.row_files import Fault, UnusableRow
 from flowright.data.sources.rows import UpstreamRow
@@ -42,7 +43,8 @@ _CHECKS = 4  # at once, without a judge
 class GraderSettings:
     """``judge`` is a model of the LLM file, or ``simulated``; ``config`` is a judge service's file,
     of which the sections judge, llm and simulated are read. ``calls``: all criteria in one, each in
-    its own, or ``[[1]]`` as VerIF's own models answer."""
+    its own, or ``[[1]]`` as VerIF's own models answer. ``grades_empty``: a rubric's judge is asked
+    about empty responses, too, which are 0 otherwise."""
 
     reward: Reward
     judge: str | None
@@ -50,6 +52,7 @@ class GraderSettings:
     overrides: Sequence[str] = ()
     calls: Calls = "together"
     rules: Rules = "run"
+    grades_empty: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +110,13 @@ def write_scores(
 class Grade:
     """``value`` in [0, 1]; ``share`` is a rubric's before it is clipped at 0, else the value. Both
     are None for an ungraded response, and ``why`` is the reason; ``is_down``: the judge did not
-    reply."""
+    reply. ``axes`` are the shares of the criteria of each axis with points above 0."""
 
     value: float | None
     share: float | None
     why: str = ""
     is_down: bool = False
+    axes: Mapping[str, float] = field(default_factory=dict)
 
 
 Grader = Callable[[str, str], Awaitable[Grade]]
@@ -144,7 +148,10 @@ async def open_graders(settings: GraderSettings) -> AsyncIterator[OpenGraders]:
         yield OpenGraders(row_graders("constraints", None, None), _CHECKS, about)
         return
     if settings.judge is None:
-        raise UserError(f"--reward {settings.reward}: --judge NAME is required")
+        raise UserError(
+            f"--reward {settings.reward}: --judge NAME is required, a model of the LLM file, or "
+            "VLLM_BASE_URL and VLLM_MODEL, which name its servers"
+        )
     if settings.calls == "brackets" and settings.reward != "verif":
         raise UserError("--calls brackets: one verdict is for --reward verif")
     model = f'judge.model="{settings.judge}"'
@@ -167,7 +174,11 @@ async def open_graders(settings: GraderSettings) -> AsyncIterator[OpenGraders]:
             grader_of = row_graders("verif", judge, sandbox, settings.rules)
         else:
             judge = criteria_judge(client, config.judge, settings.calls)
-            grader_of = row_graders(settings.reward, judge, sandbox, settings.rules, settings.calls)
+            empty = settings.grades_empty
+            about |= {"empty": "graded"} if empty else {}
+            grader_of = row_graders(
+                settings.reward, judge, sandbox, settings.rules, settings.calls, empty
+            )
         yield OpenGraders(grader_of, config.llm.max_concurrency, about, models.simulated)
 
 
@@ -177,9 +188,11 @@ def row_graders(
     sandbox: Sandbox | None,
     rules: Rules = "run",
     calls: CriteriaCalls = "together",
+    grades_empty: bool = False,
 ) -> GraderOfRow:
     """Return the graders of a reward; constraints need neither ``judge`` nor ``sandbox``. ``calls``
-    is the way in which the judge puts a rubric's criteria into questions."""
+    is the way in which the judge puts a rubric's criteria into questions, ``grades_empty`` as in
+    :class:`GraderSettings`."""
     if reward == "constraints":
         return _constraints_grader
     assert judge is not None
@@ -197,14 +210,15 @@ def row_graders(
             return grade
 
         return verif_grader
-    rubric = RubricReward(judge, sandbox, calls=calls)
+    rubric = RubricReward(judge, sandbox, calls=calls, grades_empty=grades_empty)
 
     def rubric_grader(values: Mapping[str, Any], where: str, path: Path) -> Grader:
         row = rubric_row(values, where, path)
 
         async def grade(text: str, key: str) -> Grade:
             found = await rubric.grade(row, text, key)
-            return _grade(found.value, found.share, found.failure, found.verdicts)
+            grade = _grade(found.value, found.share, found.failure, found.verdicts)
+            return replace(grade, axes=axis_shares(row.items, found.met))
 
         return grade
 
@@ -242,12 +256,14 @@ def _constraints_grader(values: Mapping[str, Any], where: str, path: Path) -> Gr
 
 @dataclass(frozen=True, slots=True)
 class ResponseRow:
-    """A row: its source, its grader, and the responses; None is missing."""
+    """A row: its source, its grader, and the responses; None is missing. ``theme`` is the row's own
+    label."""
 
     place: int
     source: str
     grader: Grader
     responses: tuple[str | None, ...]
+    theme: str = ""
 
 
 def read_responses(
@@ -331,7 +347,7 @@ async def grade_all(
         if text is not None
     }
     kept = journal.decoded(
-        lambda kept_grade: Grade(kept_grade["value"], kept_grade["share"]), samples
+        lambda kept: Grade(kept["value"], kept["share"], axes=kept.get("axes", {})), samples
     )
 
     async def grade(key: str) -> Grade:
@@ -340,7 +356,7 @@ async def grade_all(
 
     def keep(key: str, grade: Grade) -> None:
         if grade.value is not None:
-            journal.put(key, {"value": grade.value, "share": grade.share})
+            journal.put(key, {"value": grade.value, "share": grade.share, "axes": grade.axes})
 
     results = await call_all(
         ((key, key) for key in samples),

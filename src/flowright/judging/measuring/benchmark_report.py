@@ -17,11 +17,12 @@ from flowright.core.report import (
     ReportTable,
     Tile,
     calibration_section,
+    estimate_cell,
 )
 from flowright.core.tables import read_object
 from flowright.core.untrusted import one_line
 from flowright.data.contamination import TRAINED_ON
-from flowright.judging.measuring.exam_report import SIMULATED, estimate_cell
+from flowright.judging.measuring.exam_report import SIMULATED
 
 MEASURE_NAMES = {
     "two_games": "right by two games",
@@ -61,6 +62,8 @@ def benchmark_report(record: Record) -> Report:
     data = "" if about["data"] in benchmark["title"].casefold() else f" ({about['data']})"
     overlap = [one_line(line, 200) for line in overlap_lines(about)]
     warnings: list[tuple[str, str]] = [SIMULATED] if about.get("simulated") else []
+    if partial := _partial(record):
+        warnings.append(("PARTIAL:", partial))
     if len(overlap) > 1:
         warnings.append((overlap[0], " ".join(overlap[1:])))
     calibration = calibration_section(record.get("calibration") or {})
@@ -83,6 +86,12 @@ def benchmark_report(record: Record) -> Report:
             if figure["group"] == "all" and isinstance(row[1], ReportCell)
         ][:_TILES],
     )
+
+
+def _partial(record: Record) -> str:
+    """Say in which way the rows are not the whole benchmark; empty if they are."""
+    lines = [one_line(line, 100) for line in record.get("partial") or ()]
+    return f"{'; '.join(lines)}. The figures are not those of the whole data." if lines else ""
 
 
 def _figures(record: Record) -> ReportSection:
@@ -175,8 +184,8 @@ def _counts(record: Record, overlap: list[str]) -> ReportSection:
     facts = [(name, f"{counts[key]:,}") for key, name in named if key in counts]
     if calibrated := record.get("calibration"):
         for key, name in (("before", "as trained"), ("after", "calibrated")):
-            error = format_value(calibrated[key]["error"]["value"], percent)
-            facts.append((f"calibration error, {name}", error))
+            error = estimate_cell(calibrated[key]["error"], percent)
+            facts.append((f"calibration error, {name}", error.text))
     notes = [Note(overlap[0], soft=True)] if len(overlap) == 1 else []
     return ReportSection("counts", "Counts", [*notes, FactList(facts)])
 

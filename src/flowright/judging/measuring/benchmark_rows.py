@@ -58,7 +58,10 @@ class Benchmark:
 
 
 _ORDER = ("consistency", "first_place", "longer")
-_AGREEMENT = "An unreadable reply agrees with no label."
+_AGREEMENT = (
+    "An unreadable reply agrees with no label; of a judge that rates each answer, equal or "
+    "unreadable ratings of a pair with a better answer count half."
+)
 
 _JUDGEBENCH = "per-row outputs in the repository ScalerLab/JudgeBench at e2c52c2, counted anew"
 

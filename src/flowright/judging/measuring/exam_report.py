@@ -11,7 +11,6 @@ from flowright.core.formatting import (
     Record,
     duration,
     format_value,
-    is_number,
     percent,
     points,
     short_percent,
@@ -32,6 +31,8 @@ from flowright.core.report import (
     ReportSection,
     ReportTable,
     Tile,
+    estimate_cell,
+    estimate_ends,
 )
 from flowright.core.tables import read_object
 from flowright.core.untrusted import one_line
@@ -51,16 +52,20 @@ NAMES: Mapping[str, str] = {
     "self_preference": "self-reference",
     "master_key": "master key",
 }
-MEASURES: Sequence[tuple[str, str, bool]] = (
-    ("agreement", "agreement", True),
-    ("kappa", "Cohen's kappa", False),
-    ("balanced_accuracy", "balanced accuracy", True),
-    ("false_positive_rate", "false positives", True),
-    ("false_negative_rate", "false negatives", True),
-    ("calibration_error", "calibration error", True),
-    ("roc_auc", "ROC AUC", False),
+two_digits, three_digits = "{:.2f}".format, "{:.3f}".format
+MEASURES: Sequence[tuple[str, str, Form]] = (
+    ("agreement", "agreement", percent),
+    ("kappa", "Cohen's kappa", two_digits),
+    ("balanced_accuracy", "balanced accuracy", percent),
+    ("false_positive_rate", "false positives", percent),
+    ("false_negative_rate", "false negatives", percent),
+    ("calibration_error", "calibration error, debiased", percent),
+    ("calibration_error_plain", "the same, plain", percent),
+    ("brier", "Brier score", three_digits),
+    ("log_loss", "log loss", three_digits),
+    ("roc_auc", "ROC AUC", two_digits),
 )
-"""Key, name, and True for a share."""
+"""Key, name and format."""
 _PAIRS = {
     "equal_pair": "one answer, worded twice",
     "unequal_pair": "right and wrong",
@@ -124,7 +129,7 @@ def _tiles(record: Record) -> list[Tile]:
     swap = (pairs.get("unequal_pair") or pairs.get("equal_pair") or {}).get("consistency")
     return [
         _tile("Agreement with the labels", measures["agreement"], percent),
-        _tile("Cohen's kappa", measures["kappa"], plain),
+        _tile("Cohen's kappa", measures["kappa"], two_digits),
         _tile("Wrong answers called right", measures["false_positive_rate"], percent),
         _tile("Right answers called wrong", measures["false_negative_rate"], percent),
         Tile(
@@ -211,7 +216,7 @@ def _forest_rows(record: Record) -> list[tuple[str, list[ForestMark]]]:
 
 
 def _mark(name: str, effect: Record, estimate: object, colour: str) -> ForestMark | None:
-    value, low, high = _ends(estimate)
+    value, low, high = estimate_ends(estimate)
     if value is None or low is None or high is None:
         return None
     return ForestMark(name, colour, value, low, high, bool(effect.get("found")))
@@ -260,8 +265,8 @@ def _agreement(record: Record) -> ReportSection:
     groups = record["measures"]
     every, repeats = groups["all"], record["plan"]["repeats"]
     rows: list[list[ReportCell | str]] = [
-        [name, *(estimate_cell(g.get(key), percent if share else plain) for g in groups.values())]
-        for key, name, share in MEASURES
+        [name, *(estimate_cell(g.get(key), form) for g in groups.values())]
+        for key, name, form in MEASURES
     ]
     for key, name in (
         ("right", "right answers"),
@@ -277,8 +282,8 @@ def _agreement(record: Record) -> ReportSection:
             one_line(name, 30),
             f"{group['scored']}/{group['answers']}",
             estimate_cell(group["agreement"], percent),
-            format_value(_ends(group["false_positive_rate"])[0], percent),
-            format_value(_ends(group["false_negative_rate"])[0], percent),
+            format_value(estimate_ends(group["false_positive_rate"])[0], percent),
+            format_value(estimate_ends(group["false_negative_rate"])[0], percent),
         ]
         for name, group in groups.items()
         if name != "all"
@@ -301,8 +306,8 @@ def _agreement(record: Record) -> ReportSection:
         blocks.append(Note(note))
     if not record.get("graded"):
         note = (
-            "Scores are 0 or 1 alone, so the calibration error is the share of errors, and there "
-            "is no reliability chart."
+            "Scores are 0 or 1 alone, so the plain calibration error is the share of errors, and "
+            "there is no log loss and no reliability chart."
         )
         blocks.append(Note(note, soft=True))
     lead = "Unchanged answers, judged once; 95 % intervals from a bootstrap over questions."
@@ -337,7 +342,7 @@ def _service(record: Record) -> ReportSection:
         ("with a finding", format_value(shares.pop("ok", None), percent)),
         ("without", _shares(shares) or "none"),
         ("decided by", _shares(service["source"])),
-        ("attempts, mean", format_value(service["tries_mean"], plain)),
+        ("attempts, mean", format_value(service["tries_mean"], two_digits)),
         ("tried again", format_value(service["retried"], percent)),
         ("prompt tokens, mean", format_value(service["prompt_tokens_mean"], "{:,.0f}".format)),
         (
@@ -364,24 +369,3 @@ def _service(record: Record) -> ReportSection:
 
 def _shares(shares: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {percent(share)}" for name, share in shares.items() if share)
-
-
-def plain(value: float) -> str:
-    return f"{value:.2f}"
-
-
-def estimate_cell(estimate: object, form: Form) -> ReportCell:
-    """Return a value with its interval as the note, such as ``91.0 %`` and ``88.2 to 93.1``."""
-    value, low, high = _ends(estimate)
-    if value is None or low is None or high is None:
-        return ReportCell(format_value(value, form))
-    return ReportCell(form(value), " to ".join(form(end).removesuffix(" %") for end in (low, high)))
-
-
-def _ends(estimate: object) -> tuple[float | None, float | None, float | None]:
-    """Value, lower and upper end of an estimate, each None if missing."""
-    cell = estimate if isinstance(estimate, Mapping) else {}
-    value, low, high = (
-        number if is_number(number := cell.get(key)) else None for key in ("value", "low", "high")
-    )
-    return value, low, high

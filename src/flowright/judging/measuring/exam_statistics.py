@@ -12,7 +12,17 @@ from typing import Any, Literal
 
 import numpy as np
 
-from flowright.core.statistics import DIFFERENCE, SHARE, Array, Estimate, Resampler, mean, ratio
+from flowright.core.statistics import (
+    DIFFERENCE,
+    SHARE,
+    TAIL,
+    Array,
+    Estimate,
+    Resampler,
+    mean,
+    ratio,
+    unanimous,
+)
 from flowright.judging.audit import COUNTED, confusion
 from flowright.judging.llm_judge import ORDERS
 from flowright.judging.measuring.exam_probes import CONTROL, PLAIN, ProbeResult, control_of
@@ -21,13 +31,94 @@ BINS = 10
 """Bins of confidence, between 0.5 and 1: confidence in one of two findings is at least a half."""
 
 
-def calibration_error(sums: Array) -> Array:
-    """Expected calibration error (Guo et al. 2017, equation 3): the mean distance of accuracy and
-    confidence over bins, weighted by their verdicts. Columns: for each bin, verdicts, right ones
-    among them, sum of confidences. A bootstrap of it leans upward, as the measure itself does."""
+@dataclass(frozen=True, slots=True)
+class CalibrationMeasures:
+    """``error`` is the debiased calibration error, ``error_plain`` the usual biased one, to compare
+    with figures of others; ``brier`` and ``log_loss`` are means over verdicts."""
+
+    error: Estimate
+    error_plain: Estimate
+    brier: Estimate
+    log_loss: Estimate
+
+
+LEAST_PROBABILITY = 1e-3
+"""Scores of 0 and 1 count as this and as 1 minus this in an exam's log loss."""
+
+
+def calibration_measures(
+    questions: Sequence[str],
+    rows: Sequence[Sequence[float]],
+    brier: Sequence[float],
+    log_loss: Sequence[float],
+    resampler: Resampler,
+) -> CalibrationMeasures:
+    """Measure probabilities against what came true. ``rows`` are those of :func:`binned`; the
+    losses are per verdict, ``log_loss`` empty where it is undefined."""
+    error, plain = calibration_error(questions, rows, resampler)
+    return CalibrationMeasures(
+        error,
+        plain,
+        _average(resampler, questions, brier, SHARE),
+        resampler.estimate(questions, [(loss, 1.0) for loss in log_loss], mean),
+    )
+
+
+def calibration_error(
+    questions: Sequence[str], rows: Sequence[Sequence[float]], resampler: Resampler
+) -> tuple[Estimate, Estimate]:
+    """Return the expected calibration error, debiased, with its interval at 95 %, and the plain one
+    (Guo et al. 2017, equation 3), from rows of :func:`binned`.
+
+    The estimand is the sum over bins of |d|, with d = E[right - confidence; in the bin]. That is at
+    most E|P(right | confidence) - confidence|, and as much unless over- and underconfidence cancel
+    within a bin. The plain figure has the observed d in place of d; noise does not cancel in it, so
+    that of a perfectly calibrated judge is 0.06 at 300 verdicts. The debiased figure is twice the
+    plain one minus its mean over resamples (Kumar, Liang and Ma 2019, arXiv 1909.10155, their
+    estimator for this norm; here resamples draw whole questions). It removes most of the bias, near
+    an error of 0 about half.
+
+    With e the noise of d (resamples minus observed), the plain figure exceeds the truth by the sum
+    of |e| over bins with d = 0 and of e in the direction of d over the others, and never by less
+    than the latter over all bins. The interval takes the 97.5th percentile of the former, where d
+    counts as 0 within sqrt(log n) standard errors, and of the latter the 2.5th or 97.5th, whichever
+    is further from 0, since shares near 1 are skewed. (Fang and Santos 2019, "Inference on
+    directionally differentiable functions", Review of Economic Studies 86; the percentile bootstrap
+    is invalid here.) Its lower end is 0 where perfect calibration is possible.
+    """
+    if not rows:
+        return Estimate(None), Estimate(None)
+    sums, resampled = resampler.sums(questions, rows)
+    every = sums.sum(axis=0)
+    gaps, total = _gaps(every)
+    plain = float(np.abs(gaps).sum())
+    if len(sums) < 2:
+        return Estimate(None), Estimate(plain)
+    if plain in SHARE:  # sure of all, and always right or always wrong
+        return Estimate(plain, *unanimous(plain, len(sums), SHARE)), Estimate(plain)
+    drawn, _ = _gaps(resampled[resampled[:, ::3].sum(axis=1) > 0])
+    noise = drawn - gaps
+    # A bin of few verdicts, all right or all wrong, resamples to no noise: at least that of a share
+    # by Laplace's rule.
+    verdicts, right, _ = every.reshape(BINS, 3).T
+    share = (right + 1) / (verdicts + 2)
+    missing = np.maximum(0, share * (1 - share) * verdicts / total**2 - noise.var(axis=0))
+    noise += np.random.default_rng(0).standard_normal(noise.shape) * np.sqrt(missing)
+    along = np.sign(gaps) * noise
+    known = np.abs(gaps) > np.sqrt(np.log(len(sums))) * noise.std(axis=0)
+    excess = np.where(known, along, np.abs(noise)).sum(axis=1)
+    low = max(0.0, plain - float(np.quantile(excess, 1 - TAIL)))
+    ends = np.quantile(along.sum(axis=1), (TAIL, 1 - TAIL))
+    high = min(1.0, plain + float(np.abs(ends).max()))
+    debiased = 2 * plain - float(np.abs(gaps + noise).sum(axis=1).mean())
+    return Estimate(min(max(debiased, low), high), low, high), Estimate(plain)
+
+
+def _gaps(sums: Array) -> tuple[Array, Array]:
+    """Right verdicts minus confidence of each bin, per verdict of all, and the number of those."""
     bins = sums.reshape(*sums.shape[:-1], BINS, 3)
-    gaps = np.abs(bins[..., 1] - bins[..., 2]).sum(axis=-1)
-    return ratio(gaps, bins[..., 0].sum(axis=-1))
+    total = bins[..., 0].sum(axis=-1)
+    return (bins[..., 1] - bins[..., 2]) / total[..., None], total
 
 
 def roc_auc(sums: Array) -> Array:
@@ -54,8 +145,12 @@ def measures(answers: Sequence[ProbeResult], resampler: Resampler) -> dict[str, 
     for name, statistic in COUNTED.items():
         within = None if name in ("kappa", "balanced_accuracy") else SHARE
         found[name] = resampler.estimate(questions, rows, statistic, within)
-    binned = [_binned(answer) for answer in scored]
-    found["calibration_error"] = resampler.estimate(questions, binned, calibration_error, SHARE)
+    calibration = _calibration(scored, questions, resampler)
+    found["calibration_error"], found["calibration_error_plain"] = (
+        calibration.error,
+        calibration.error_plain,
+    )
+    found["brier"], found["log_loss"] = calibration.brier, calibration.log_loss
     found["roc_auc"] = Estimate(None)
     if is_graded(scored):
         found["roc_auc"] = resampler.estimate(questions, _by_score(scored), roc_auc)
@@ -96,12 +191,27 @@ def reliability_bins(rows: Sequence[Sequence[float]]) -> list[dict[str, float]]:
 
 
 def binned(confidence: float, right: float) -> list[float]:
-    """Return a verdict of a ``confidence`` from 0.5 to 1 as a row of :func:`calibration_error`;
+    """Return a verdict of a ``confidence`` from 0.5 to 1 as a row of :func:`calibration_error`:
+    for each bin, verdicts, right ones among them, sum of confidences;
     ``right`` is 1, 0, or a half for a tie."""
     place = min(BINS - 1, int((confidence - 0.5) * 2 * BINS))
     row = [0.0] * (3 * BINS)
     row[3 * place : 3 * place + 3] = [1.0, right, confidence]
     return row
+
+
+def _calibration(
+    scored: Sequence[ProbeResult], questions: Sequence[str], resampler: Resampler
+) -> CalibrationMeasures:
+    """The calibration of scores as P(the answer is right). A plain yes or no has no log loss: one
+    mistake makes it infinite."""
+    scores = np.array([answer.verdict.score or 0.0 for answer in scored])
+    labels = np.array([answer.probe.item.label for answer in scored], dtype=bool)
+    rows = [_binned(answer) for answer in scored]
+    kept = np.clip(scores, LEAST_PROBABILITY, 1 - LEAST_PROBABILITY)
+    logs = -np.log(np.where(labels, kept, 1 - kept)) if is_graded(scored) else np.array([])
+    brier = ((scores - labels) ** 2).tolist()
+    return calibration_measures(questions, rows, brier, logs.tolist(), resampler)
 
 
 def _binned(answer: ProbeResult) -> list[float]:

@@ -86,20 +86,23 @@ async def run_benchmark(
     if request.outputs is not None:
         return await _count_outputs(request, request.outputs, say)
     assert request.judge is not None, "the command line requires --judge"
-    if request.benchmark == REWARDBENCH2:
+    name, _, subsets = (request.benchmark or "").partition("/")
+    if name == REWARDBENCH2:
         best = read_rewardbench2(request.folder / REWARDBENCH2)
         _say_problems(best.problems, say)
-        kept = _limited(best.rows, lambda row: row.cluster, request)
+        chosen = _subsets(best.rows, lambda row: row.subset, {}, name, subsets)
+        kept, partial = _limited(chosen, lambda row: row.cluster, request)
         async with open_measured_judge(request.judge, open_folder) as opened:
             mode = _mode(request, opened.judge)
             overlap = _overlap(request, opened, as_pairs(kept))
             rows = BestOfRows(kept, mode, request.seed)
-            return await _measure(request, opened, rows, MODES[mode], overlap, progress)
-    benchmark, pairs = _pairs(request, say)
+            partial += rows.missing
+            return await _measure(request, opened, rows, MODES[mode], overlap, partial, progress)
+    benchmark, pairs, partial = _pairs(request, say)
     async with open_measured_judge(request.judge, open_folder) as opened:
         overlap = _overlap(request, opened, pairs)
         rows = PairRows(pairs, benchmark, request.seed)
-        return await _measure(request, opened, rows, benchmark, overlap, progress)
+        return await _measure(request, opened, rows, benchmark, overlap, partial, progress)
 
 
 async def _measure(
@@ -108,6 +111,7 @@ async def _measure(
     rows: BenchmarkRows[R],
     benchmark: Benchmark,
     overlap: Mapping[str, Any],
+    partial: Sequence[str],
     progress: Progress,
 ) -> Path:
     judge = opened.judge
@@ -131,7 +135,7 @@ async def _measure(
         results = await ask_rows(judge, rows, journal, opened.concurrency, done)
         about |= {"seconds": time.monotonic() - began, "simulated": judge.simulated, **overlap}
         calibrated = _calibrated(judge.calibration, rows.scored(results), data)
-        await _write(out, about, rows, results, benchmark, calibrated)
+        await _write(out, about, rows, results, benchmark, {"partial": partial, **calibrated})
     return out
 
 
@@ -223,27 +227,46 @@ def _calibrated(
 # Rows.
 
 
-def _pairs(request: BenchmarkRequest, say: Say) -> tuple[Benchmark, tuple[Pair, ...]]:
+def _pairs(request: BenchmarkRequest, say: Say) -> tuple[Benchmark, tuple[Pair, ...], list[str]]:
+    """The benchmark, its pairs, and in which way they are not all."""
     if request.pairs is not None:
         read = read_pairs_file(request.pairs)
         _say_problems(read.problems, say)
         benchmark = file_benchmark(has_ties=any(pair.label == "tie" for pair in read.rows))
-        return benchmark, _limited(read.rows, prompt_of, request)
-    name, _, subset = (request.benchmark or "").partition("/")
+        return benchmark, *_limited(read.rows, prompt_of, request)
+    name, _, subsets = (request.benchmark or "").partition("/")
     if name not in BENCHMARKS:
         meant = suggest(name, NAMES)
         raise UserError(f"--benchmark {name}: not one of {', '.join(NAMES)}{meant}")
     benchmark, pairs = BENCHMARKS[name], tuple(read_pairs(name, request.folder))
-    if subset:
-        categories = benchmark.parts.get(subset, (subset,))
-        found = tuple(pair for pair in pairs if pair.category in categories)
-        if not found:
-            known = [*benchmark.parts, *dict.fromkeys(p.category for p in pairs if p.category)]
-            there = f"; there are {', '.join(known)}" if known else "; it has none"
-            meant = suggest(subset, known)
-            raise UserError(f"--benchmark {name}/{subset}: no such subset{meant}{there}")
-        benchmark, pairs = replace(benchmark, title=f"{benchmark.title}, {subset}"), found
-    return benchmark, _limited(pairs, prompt_of, request)
+    if subsets:
+        pairs = _subsets(pairs, lambda pair: pair.category, benchmark.parts, name, subsets)
+        benchmark = replace(benchmark, title=f"{benchmark.title}, {subsets}")
+    return benchmark, *_limited(pairs, prompt_of, request)
+
+
+def _subsets(
+    rows: tuple[T, ...],
+    subset_of: Callable[[T], str],
+    parts: Mapping[str, Sequence[str]],
+    name: str,
+    subsets: str,
+) -> tuple[T, ...]:
+    """The rows of the named subsets (separated by commas), or all rows. ``parts`` are named groups
+    of subsets."""
+    if not subsets:
+        return rows
+    there = {subset.casefold(): subset for row in rows if (subset := subset_of(row))}
+    taken: set[str] = set()
+    for asked in (each.strip() for each in subsets.split(",")):
+        found = parts.get(asked) or [there.get(asked.casefold(), "")]
+        if not {*found} & {*there.values()}:
+            known = [*parts, *there.values()]
+            listed = f"; there are {', '.join(known)}" if known else "; it has none"
+            meant = suggest(asked, known)
+            raise UserError(f"--benchmark {name}/{asked}: no such subset{meant}{listed}")
+        taken |= {*found}
+    return tuple(row for row in rows if subset_of(row) in taken)
 
 
 def _mode(request: BenchmarkRequest, judge: MeasuredJudge) -> Mode:
@@ -255,9 +278,12 @@ def _mode(request: BenchmarkRequest, judge: MeasuredJudge) -> Mode:
 
 def _limited(
     rows: tuple[T, ...], prompt: Callable[[T], str], request: BenchmarkRequest
-) -> tuple[T, ...]:
-    """All rows of ``limit`` randomly drawn prompts, in the order of the file."""
-    return sampled_groups(rows, prompt, request.limit, f"{request.seed}/prompts")
+) -> tuple[tuple[T, ...], list[str]]:
+    """All rows of ``limit`` randomly drawn prompts, in the order of the file, and a line about them
+    if they are not all."""
+    kept = sampled_groups(rows, prompt, request.limit, f"{request.seed}/prompts")
+    drawn, prompts = (len({*map(prompt, some)}) for some in (kept, rows))
+    return kept, [f"{drawn:,} of {prompts:,} prompts (--limit)"] if drawn < prompts else []
 
 
 def _say_problems(problems: Sequence[str], say: Say) -> None:

@@ -48,10 +48,12 @@ class GameOutcome:
 @dataclass(frozen=True, slots=True)
 class Games:
     """A pair judged twice: ``straight`` in its own order, ``swapped`` with its second answer shown
-    first. Both outcomes are those of the unswapped pair."""
+    first. Both outcomes are those of the unswapped pair. ``rated``: the answers were rated one by
+    one, so both are equal."""
 
     straight: GameOutcome
     swapped: GameOutcome
+    rated: bool = False
 
     @property
     def both(self) -> tuple[GameOutcome, GameOutcome]:
@@ -108,17 +110,20 @@ def games_of_ratings(first: Rating, second: Rating) -> Games:
     reason = "; ".join(filter(None, (first.reason, second.reason)))
     if first.score is None or second.score is None:
         outcome = GameOutcome(None, worst((first.status, second.status)), None, reason, replies)
-        return Games(outcome, outcome)
+        return Games(outcome, outcome, rated=True)
     above = first.score - second.score
     preferred: Preferred = "tie" if above == 0 else "first" if above > 0 else "second"
     outcome = GameOutcome(preferred, "ok", (first.score, second.score), reason, replies)
-    return Games(outcome, outcome)
+    return Games(outcome, outcome, rated=True)
 
 
 def to_row(result: Any) -> dict[str, Any]:
     """Convert a result to JSON without empty fields."""
     return asdict(
-        result, dict_factory=lambda items: {k: v for k, v in items if v not in (None, "", ())}
+        result,
+        dict_factory=lambda items: {
+            k: v for k, v in items if v is not False and v not in (None, "", ())
+        },
     )
 
 
@@ -221,6 +226,7 @@ class PanelJudge(MeasuredJudge):
         return Games(
             self._vote([games.straight for games in played]),
             self._vote([games.swapped for games in played]),
+            rated=all(games.rated for games in played),
         )
 
     async def rate(self, conversation: Conversation, answer: str, key: str) -> Rating:

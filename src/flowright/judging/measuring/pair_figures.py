@@ -1,8 +1,9 @@
 """Figures of a judge on labelled pairs, by subset, with intervals, in two readings.
 
-``published``: an unreadable reply counts as no agreement, as the benchmarks count it. ``answered``:
-it is left out. A pair with a failed game is in neither (law 1). Intervals are at 95 %, from a
-bootstrap over prompts, since pairs of one prompt are not independent.
+``published``: an unreadable reply counts as no agreement, as the benchmarks count it, but half
+for a judge that rates each answer. ``answered``: it is left out. A pair with a failed game is in
+neither (law 1). Intervals are at 95 %, from a bootstrap over prompts, since pairs of one prompt are
+not independent.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +24,7 @@ from flowright.core.statistics import (
 )
 from flowright.data.preferences import PREFERRED, Pair, Preferred
 from flowright.judging.audit import kappa_of_table
-from flowright.judging.measuring.measured_judges import Games
+from flowright.judging.measuring.measured_judges import GameOutcome, Games
 
 Reading = Literal["published", "answered"]
 READINGS: tuple[Reading, ...] = get_args(Reading)
@@ -45,8 +46,17 @@ Count = Callable[[Judged, Reading], Counted | None]
 
 def _agreement(judged: Judged, reading: Reading) -> Counted | None:
     games = [g for g in judged.games.both if reading == "published" or g.status == "ok"]
-    right = sum(game.preferred == judged.pair.label for game in games)
+    right = sum(_agreed(judged, game) for game in games)
     return (right, len(games)) if games else None
+
+
+def _agreed(judged: Judged, game: GameOutcome) -> float:
+    """Equal or unreadable ratings of two answers, one of which is better, count half: LLMBar's
+    program (princeton-nlp/LLMBar, ``LLMEvaluator/evaluate.py``) gives the win to the one in one
+    order and to the other in the other."""
+    if judged.games.rated and judged.pair.label != "tie" and game.preferred in ("tie", None):
+        return 0.5
+    return float(game.preferred == judged.pair.label)
 
 
 def _without_ties(judged: Judged, reading: Reading) -> Counted | None:

@@ -3,13 +3,15 @@ as the leaderboard's own program counts them (allenai/reward-bench, ``rewardbenc
 ``scripts/run_generative_v2.py``). Files are read by :mod:`flowright.judging.measuring.pair_files`.
 
 Five subsets ask for the best of four: in ratings mode the share of the chosen answer among the top
-ones, in ranking mode 1 or 0 for the answer that is named, 0.25 for a reply that cannot be read. The
-sixth, Ties, is always rated. The score is the mean of the subsets' scores.
+ones, without those whose rating cannot be read; in ranking mode 1 or 0 for the answer that is
+named; 0.25 where nothing can be read. The sixth, Ties, is always rated. The score is the mean of
+the subsets' scores.
 """
 
 import asyncio
 import math
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -28,18 +30,26 @@ from flowright.judging.measuring.measured_judges import AnswerChoice, MeasuredJu
 from flowright.judging.measuring.pair_figures import ALL, READINGS, Figure, Reading, estimated
 
 TIES = "Ties"
-SUBSETS = ("Factuality", "Focus", "Math", "Precise IF", "Safety", TIES)
+SUBSETS: Mapping[str, int] = {
+    "Factuality": 475,
+    "Focus": 495,
+    "Math": 183,
+    "Precise IF": 160,
+    "Safety": 450,
+    TIES: 102,
+}
+"""Subsets with their number of rows."""
 SHOWN = 4
 UNREADABLE = 0.25
 UNREADABLE_RATING = -1.0
-"""A rating that cannot be read, in Ties; everywhere else it makes its row :data:`UNREADABLE`."""
+"""A rating that cannot be read, in Ties; everywhere else it is left out."""
 
 Mode = Literal["ranking", "ratings"]
 
 _RULE: Mapping[Mode, str] = {
     "ranking": "The best of four shuffled answers is named; an unreadable reply is 0.25.",
-    "ratings": "The share of the chosen answer among those rated highest; one unreadable rating "
-    "makes it 0.25.",
+    "ratings": "The share of the chosen answer among those rated highest, without unreadable "
+    "ratings; 0.25 if all are.",
 }
 MODES: Mapping[Mode, Benchmark] = {
     mode: Benchmark(
@@ -104,13 +114,13 @@ class Ballot:
 
 def score(ballot: Ballot, reading: Reading) -> float | None:
     """Return the score of a row outside Ties; None if the reading leaves it out."""
-    if not ballot.is_read:
-        return UNREADABLE if reading == "published" else None
+    if reading == "answered" and not ballot.is_read:
+        return None
     if ballot.choice is not None:
-        return float(ballot.choice.place == 0)
-    top = max(rating.score for rating in ballot.ratings if rating.score is not None)
-    winners = [place for place, rating in enumerate(ballot.ratings) if rating.score == top]
-    return (0 in winners) / len(winners)
+        return float(ballot.choice.place == 0) if ballot.is_read else UNREADABLE
+    scores = [rating.score for rating in ballot.ratings]
+    top = max((score for score in scores if score is not None), default=None)
+    return UNREADABLE if top is None else (scores[0] == top) / scores.count(top)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +194,16 @@ class BestOfRows(BenchmarkRows[Ballot]):
     @property
     def about(self) -> dict[str, str]:
         return {"mode": self._mode}
+
+    @property
+    def missing(self) -> list[str]:
+        """Lines for people about subsets that are not whole among the rows."""
+        found = Counter(row.subset for row in self._rows.values())
+        return [
+            f"{subset}: {found[subset]} of {rows} rows"
+            for subset, rows in SUBSETS.items()
+            if found[subset] < rows
+        ]
 
     async def ask(self, judge: MeasuredJudge, key: str) -> Ballot:
         row = self._rows[key]

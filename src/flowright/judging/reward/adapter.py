@@ -50,14 +50,19 @@ class JudgeRewardSystem:
     :meth:`_request_judge`, which sees every request, or :meth:`make_judge`; cache, breaker and
     fallback stay around it.
 
-    ``config`` is a :class:`~flowright.config.judge.JudgeRewardSection` or a mapping of its keys;
-    missing ones are taken from the environment (``JUDGE_MODEL_URL`` and others). Raises
-    ConfigError.
+    ``config`` is a :class:`~flowright.config.judge.JudgeRewardSection` or a mapping of its keys,
+    which may also be ``keys``; missing ones are taken from the environment (``JUDGE_MODEL_URL`` and
+    others). Raises ConfigError.
     """
 
-    def __init__(self, config: JudgeRewardSection | Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, config: JudgeRewardSection | Mapping[str, Any] | None = None, **keys: Any
+    ) -> None:
         known = isinstance(config, JudgeRewardSection)
-        self.config = config if known else judge_reward(config or {})
+        if keys and (config is None or known or isinstance(config, Mapping)):
+            self.config = judge_reward({**dict(config or ()), **keys})
+        else:
+            self.config = config if known else judge_reward(config or {})
         self._closed = False
         self._forget()
         owners.add(self)
@@ -113,7 +118,7 @@ class JudgeRewardSystem:
     def reward(
         self,
         prompt: object,
-        completion: object,
+        completion: object = None,
         answer: object = None,
         answer_type: str | None = None,
         **more: Unpack[More],
@@ -121,7 +126,8 @@ class JudgeRewardSystem:
         """Judge one answer and wait for it.
 
         Texts may be numbers or, except for ``answer``, lists of messages; an ``answer`` may be a
-        list of all accepted references, or missing. The dict has ``reward`` (in [0, 1], or None),
+        list of all accepted references, or missing. ``completions``, a list of one, is another name
+        of ``completion``. The dict has ``reward`` and ``acc_reward`` (in [0, 1], or None),
         ``source`` (llm, rule, rule_fallback, cache ...), ``status`` ("ok", or the judge's failure;
         "invalid" for bad arguments), ``explanation``, ``parts`` and ``detailed_scores`` (components
         of the score), ``request_id``, ``judge`` and ``latency`` (seconds).
@@ -140,7 +146,7 @@ class JudgeRewardSystem:
     async def areward(
         self,
         prompt: object,
-        completion: object,
+        completion: object = None,
         answer: object = None,
         answer_type: str | None = None,
         **more: Unpack[More],
@@ -177,7 +183,7 @@ class JudgeRewardSystem:
     def compute_reward(
         self,
         prompt: object,
-        completion: object,
+        completion: object = None,
         answer: object = None,
         answer_type: str | None = None,
         **more: Unpack[More],
@@ -195,12 +201,18 @@ class JudgeRewardSystem:
         """
         return metrics_of(self._runtime, self.config.circuit_breaker_threshold > 0)
 
+    def start(self) -> None:
+        """Start the thread, as the first call does."""
+        self._run()
+
     def close(self) -> None:
         """Cancel running work and end the thread, within seconds. Further calls raise
         RuntimeError."""
         self._closed = True
         if self._ending is not None:
             self._ending()
+
+    stop = close
 
     def __enter__(self) -> Self:
         return self

@@ -10,17 +10,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
+from flowright.config.suggestions import meant
 from flowright.core.errors import UserError
-from flowright.core.plugins import suggest
 from flowright.judging.payloads import completion_text, prompt_text, read_answer_type
 from flowright.judging.verdict import Criterion, JudgeQuery, Verdict
 
 
 class More(TypedDict, total=False):
-    """Optional arguments: other accepted references; an observation, such as ``passed 2 of 3
-    tests``; another answer to compare with; a rubric, as pairs of text and points; a name for the
-    request; whether the judge itself has to answer, and no cache."""
+    """Optional arguments: the completion as a list of one; other accepted references; an
+    observation, such as ``passed 2 of 3 tests``; another answer to compare with; a rubric, as pairs
+    of text and points; a name for the request; whether the judge itself has to answer, and no
+    cache."""
 
+    completions: object
     alternatives: Sequence[object]
     evidence: str | None
     rival: object
@@ -59,14 +61,14 @@ def query_of(request: object) -> JudgeQuery:
         raise ValueError(f"a mapping with prompt and completion is expected, not {kind}")
     for name in request:
         if name not in KNOWN:
-            raise ValueError(f"unknown key {str(name)[:60]!r}{suggest(str(name)[:60], KNOWN)}")
+            raise ValueError(f"unknown key {str(name)[:60]!r}{meant([str(name)[:60]], KNOWN)}")
     rival = request.get("rival")
     accepted = _references("answer", request.get("answer"))
     accepted += _references("alternatives", request.get("alternatives"))
     evidence, answer_type = request.get("evidence"), request.get("answer_type")
     return JudgeQuery(
         question=_text("prompt", request.get("prompt")),
-        answer=_text("completion", request.get("completion")),
+        answer=_text("completion", _completion(request)),
         reference=accepted[0] if accepted else "",
         answer_type=read_answer_type(None if _is_missing(answer_type) else answer_type),
         alternatives=tuple(accepted[1:]),
@@ -76,6 +78,22 @@ def query_of(request: object) -> JudgeQuery:
         key="" if request.get("request_id") is None else str(request["request_id"]),
         fresh=bool(request.get("fresh")),
     )
+
+
+def _completion(request: Mapping[str, Any]) -> object:
+    one, several = request.get("completion"), request.get("completions")
+    if several is None:
+        return one
+    if one is not None:
+        raise ValueError("completion and completions: give one of them")
+    if isinstance(several, list | tuple) and not any(isinstance(each, Mapping) for each in several):
+        if len(several) != 1:
+            raise ValueError(
+                f"completions: {len(several)} of them; reward_batch judges several, each with its "
+                "prompt and completion"
+            )
+        return several[0]
+    return several
 
 
 def request_id_of(request: object) -> str | None:
@@ -187,6 +205,7 @@ def result_of(verdict: Verdict, request_id: str | None, seconds: float) -> dict[
     """Return a verdict as the dict of :meth:`JudgeRewardSystem.reward`."""
     return {
         "reward": verdict.score,
+        "acc_reward": verdict.score,
         "source": verdict.source,
         "status": verdict.status,
         "explanation": verdict.reason,

@@ -67,9 +67,10 @@ async def ask_criteria(
     instruction: str,
     key: str,
     calls: CriteriaCalls = "together",
+    grades_empty: bool = False,
 ) -> CriteriaResult:
     """Grade an answer, without its thinking. ``key`` names the sample; ``calls`` is how the judge
-    batches criteria.
+    batches criteria. An empty answer is floored, unless ``grades_empty``.
 
     Criteria that stay ungraded in a way that the answer can cause are asked about again, once the
     judge has graded a control, another answer. Without that the fault is ours; with it an answer
@@ -78,7 +79,7 @@ async def ask_criteria(
     if not criteria:
         return CriteriaResult(())
     answer = await off_loop(lambda: whole_characters(spoken_answer(answer)), answer)
-    if not answer.strip():
+    if not answer.strip() and not grades_empty:
         return CriteriaResult((None,) * len(criteria), True, "the answer is empty")
     turns = [{"role": turn.role, "content": turn.content} for turn in conversation]
     query = JudgeQuery(prompt_text(turns), answer, "", instruction=instruction, key=key)

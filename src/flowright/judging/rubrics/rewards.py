@@ -51,7 +51,9 @@ class RubricReward:
     ``judge`` (:func:`~flowright.judging.rubrics.criteria_judge.criteria_judge`) is asked about
     criteria without a rule, in the words of ``instruction``, or in its own if that is empty. Up to
     ``most_ungraded`` of a rubric's absolute points may stay ungraded through no fault of the
-    answer; beyond that the sample is unscored. ``calls`` is how the judge batches criteria.
+    answer; beyond that the sample is unscored. ``calls`` is how the judge batches criteria. An
+    empty answer earns the minimum; with ``grades_empty`` it is graded by its criteria like any
+    other, as in HealthBench's figure: it does nothing that is penalised.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class RubricReward:
         instruction: str | None = None,
         most_ungraded: float = 0.0,
         calls: CriteriaCalls = "together",
+        grades_empty: bool = False,
     ) -> None:
         if not 0 <= most_ungraded < 1:
             raise ValueError(f"most_ungraded is {most_ungraded}, not from 0 to below 1")
@@ -69,6 +72,7 @@ class RubricReward:
         self._instruction = standard_wording().rubric if instruction is None else instruction
         self._most_ungraded = most_ungraded
         self._calls: CriteriaCalls = calls
+        self._grades_empty = grades_empty
 
     async def grade(self, row: RubricRow, answer: str, key: str) -> RubricGrade:
         """Grade an answer to the row's conversation. ``key`` names the sample, for the judge's
@@ -77,7 +81,14 @@ class RubricReward:
         criteria = [row.items[place].criterion for place in asked]
         spoken = await off_loop(lambda: spoken_answer(answer), answer)
         asking = ask_criteria(
-            self._judge, row.conversation, answer, criteria, self._instruction, key, self._calls
+            self._judge,
+            row.conversation,
+            answer,
+            criteria,
+            self._instruction,
+            key,
+            self._calls,
+            self._grades_empty,
         )
         judged, ruled = await asyncio.gather(
             asking, asyncio.gather(*(self._by_rule(item, spoken) for item in row.items))
@@ -85,7 +96,7 @@ class RubricReward:
         met = [known for known, _ in ruled]
         for place, known in zip(asked, judged.met, strict=True):
             met[place] = known
-        if judged.floored or not spoken.strip():
+        if judged.floored or not (spoken.strip() or self._grades_empty):
             least = least_share(row.items)
             why = judged.reason or "the answer is empty"
             return RubricGrade(

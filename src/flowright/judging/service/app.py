@@ -47,6 +47,7 @@ from flowright.judging.service.bodies import (
 )
 from flowright.judging.service.openrlhf import add_openrlhf
 from flowright.judging.service.traffic import (
+    NOT_JSON,
     Admission,
     GuardMiddleware,
     Overloaded,
@@ -383,7 +384,7 @@ async def _refused(request: Request, error: StarletteHTTPException) -> JSONRespo
 
 async def _not_valid(request: Request, error: RequestValidationError) -> JSONResponse:
     if "json" not in request.headers.get("content-type", "").lower():
-        return JSONResponse({"error": "send JSON, as Content-Type: application/json"}, 415)
+        return JSONResponse({"error": NOT_JSON}, 415)
     return JSONResponse({"error": error_message(error.errors())}, 422)
 
 

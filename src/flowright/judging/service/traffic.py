@@ -221,6 +221,10 @@ ENDPOINTS = frozenset({"/judge", "/batch_judge", "/openrlhf", "/trained_on"}) | 
 CLIENT_GONE = 499  # nginx's code; no client receives it; it is for the metrics
 
 
+NOT_JSON = "send JSON; with curl: --json '{...}', or -H 'Content-Type: application/json' -d '{...}'"
+"""Answer to a body of another type, which a page of another site could send without being asked."""
+
+
 class Guarded(Protocol):
     """Settings used by the middleware."""
 

@@ -18,13 +18,14 @@ import numpy as np
 
 from flowright.core.errors import DataError
 from flowright.core.files import write_json
-from flowright.core.formatting import format_value
-from flowright.core.statistics import RESAMPLES, SHARE, Array, Resampler
+from flowright.core.formatting import percent
+from flowright.core.report import estimate_cell
+from flowright.core.statistics import RESAMPLES, Array, Resampler
 from flowright.data.preferences import Preferred
 from flowright.judging.measuring.exam_statistics import (
     BINS,
     binned,
-    calibration_error,
+    calibration_measures,
     reliability_bins,
 )
 
@@ -75,13 +76,13 @@ class Calibration:
         """Return the result of a fit as lines for people."""
         record = self.record
         before, after = (
-            format_value(record[key]["error"]["value"], "{:.1%}".format)
-            for key in ("before", "after")
+            estimate_cell(record[key]["error"], percent) for key in ("before", "after")
         )
         lines = [
             f"calibrated to temperature {self.temperature:.3g} on {record['fitted']['pairs']:,} of "
-            f"{record['data']}; error on the {record['measured']['pairs']:,} others, in "
-            f"{record['bins']} bins: {before} before, {after} after"
+            f"{record['data']}; calibration error on the {record['measured']['pairs']:,} others, "
+            f"in {record['bins']} bins, debiased: {before.text} ({before.note}) before, "
+            f"{after.text} ({after.note}) after"
         ]
         if record["at_bound"]:
             lines.append(
@@ -159,9 +160,9 @@ def calibrate(pairs: Sequence[ScoredPair], data: str) -> Calibration:
 
 
 def reliability_of(pairs: Sequence[ScoredPair], temperature: float) -> dict[str, Any]:
-    """Measure pairs with a preference at a temperature: the expected calibration ``error`` with its
-    interval at 95 % (a bootstrap over conversations), the ``log_loss`` a pair, the ``accuracy``
-    (equal scores are half right), and the bins of the ``reliability`` chart."""
+    """Measure pairs with a preference at a temperature: the :class:`CalibrationMeasures` of
+    P(preferred), with intervals at 95 % from whole conversations, the ``accuracy`` (equal scores
+    are half right), and the bins of the ``reliability`` chart."""
     decided = [pair for pair in pairs if pair.label != "tie"]
     difference, target = _columns(decided)
     probability = _sigmoids(difference / temperature)
@@ -170,11 +171,12 @@ def reliability_of(pairs: Sequence[ScoredPair], temperature: float) -> dict[str,
         binned(max(p, 1 - p), r) for p, r in zip(probability.tolist(), right.tolist(), strict=True)
     ]
     names = [pair.conversation for pair in decided]
-    error = Resampler(names, RESAMPLES, 0).estimate(names, rows, calibration_error, SHARE)
     signed = np.where(target == 1, difference, -difference) / temperature
+    brier = ((probability - target) ** 2).tolist()
+    logs = np.logaddexp(0.0, -signed).tolist()
+    found = calibration_measures(names, rows, brier, logs, Resampler(names, RESAMPLES, 0))
     return {
-        "error": asdict(error),
-        "log_loss": float(np.logaddexp(0.0, -signed).mean()),
+        **asdict(found),
         "accuracy": float(right.mean()),
         "reliability": reliability_bins(rows),
     }
