@@ -312,6 +312,16 @@ def test_the_documentation_is_the_configuration() -> None:
         assert key in written
 
 
+def test_a_nucleus_takes_no_weights_of_whole_samples() -> None:
+    cut = {"top_p": 0.9}
+    for grpo in ({"off_policy": "sequence_masked"}, {"loss": "gspo"}):
+        with pytest.raises(ValueError, match="nucleus masses"):
+            Config.model_validate({"policy": cut, "grpo": grpo})
+        assert Config.model_validate({"grpo": grpo})
+    for grpo in ({"loss": "gspo", "off_policy": "ignored"}, {"off_policy": "truncated"}, {}):
+        assert Config.model_validate({"policy": cut, "grpo": grpo})
+
+
 def test_the_policys_servers_are_asked_for_the_policy_and_their_key_is_not_kept() -> None:
     served = {"sampler": "vllm", "vllm": {"base_urls": ["http://a:1/v1/"], "api_key": "secret"}}
     config = make_config({"strategy_model": "Qwen/Qwen2.5-7B", "policy": served})

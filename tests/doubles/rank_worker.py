@@ -34,14 +34,26 @@ UPDATES: tuple[tuple[dict[str, Any], list[tuple[int, list[int]]]], ...] = (
         [(5, [2, 6]), (3, [4, 4]), (2, [3])],
     ),
     ({"scaffolded": True, "off_policy": "truncated"}, [(5, [2, 6]), (3, [4, 4])]),
+    # Groups without a signal, whose KL and entropy train.
+    (
+        {"silent": 2, "kl_coefficient": 0.3, "entropy_coefficient": 0.1, "minibatches": 2},
+        [(5, [2, 6]), (3, [4, 4]), (2, [3]), (4, [3, 1]), (3, [5])],
+    ),
+    ({"silent": 2, "kl_coefficient": 0.3, "epochs": 2, "top_p": 0.9}, [(5, [2, 6]), (3, [4])]),
+    # Tokens selected among those of all ranks.
+    (
+        {"loss": "clip_cov", "top_entropy": 0.4, "silent": 1, "epochs": 2, "minibatches": 2},
+        [(5, [2, 6]), (3, [4, 4]), (2, [3]), (4, [3, 1])],
+    ),
+    ({"loss": "kl_cov"}, [(5, [2, 6]), (3, [4, 4])]),
     # All weights, with a reference; the rate is small, as Adam moves what is 0 but for rounding.
     (
         {"train": "full", "kl_coefficient": 0.3, "epochs": 2, "learning_rate": 1e-4},
         [(5, [2, 6]), (3, [4]), (2, [3])],
     ),
 )
-"""Settings of the learner, ``train`` of the policy, whether the first sample is ``scaffolded``, and
-the groups."""
+"""Settings of the learner, ``train`` of the policy, whether the first sample is ``scaffolded``, how
+many groups are ``silent``, the sampler's ``top_p``, and the groups."""
 ASKED = Requested(4, 5, (3, 4, 8))
 """Of each update, beside its groups."""
 
@@ -73,13 +85,17 @@ def updates(ranks: Ranks) -> list[Update]:
         grpo = {"kl_coefficient": 0.0, "learning_rate": 1e-3, **options}
         policy = tiny_policy(train=grpo.pop("train", "lora"))
         groups = random_groups(seed, shapes)
+        top_p = grpo.pop("top_p", 1.0)
+        for n in range(grpo.pop("silent", 0)):
+            samples = [replace(s, advantage=0.0) for s in groups[n].samples]
+            groups[n] = replace(groups[n], samples=samples, has_signal=False)
         if grpo.pop("scaffolded", False):
             first, *others = groups[0].samples
             shown = replace(first, scaffolded=True)
             groups[0] = replace(groups[0], samples=[shown, *others])
         section = GrpoSection(**grpo)
         groups = placed(groups)
-        learner = Learner(policy, section, 1.0, 0, ranks)
+        learner = Learner(policy, section, 1.0, 0, ranks, top_p)
         steps: list[list[Tensor]] = []
 
         def keep(*_: object, steps: list = steps, policy: Policy = policy) -> None:

@@ -1,16 +1,20 @@
 """Group-relative advantages: values worked out by hand, and law 1."""
 
 import math
+import re
 from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, strategies as st
 
+from flowright.core.errors import UserError
+from flowright.environments.rollout import Reward
 from flowright.grpo.advantages import group_advantages
 from flowright.grpo.tables import ADVANTAGES
 
 # Multiples of 1/8: sums and shifts of them are exact, so that equality means equality.
-SCALES = st.sampled_from(list(ADVANTAGES))
+ANY_REWARD = [scale for scale in ADVANTAGES if scale != "maxrl"]  # which wants rewards from 0 on
+SCALES = st.sampled_from(ANY_REWARD)
 EIGHTHS = st.integers(-80, 80).map(lambda n: n / 8)
 GROUP = st.lists(st.none() | EIGHTHS, min_size=1, max_size=10)
 
@@ -66,6 +70,26 @@ def test_scale_reinforce_plus_plus_divides_by_the_deviation_of_what_was_centred(
     assert three.values == pytest.approx([1.533930, -1.533930], rel=1e-5)
 
 
+def test_maxrl_divides_by_the_mean():
+    # Mean 1/4: (1 - 1/4) / (1/4) = 3, and -1 for the others. Mean 1/2: 1 and -1.
+    one, two = group_advantages([[1.0, 0.0, None, 0.0, 0.0], [1.0, 0.0]], "maxrl")
+    assert one.values == pytest.approx((3.0, -1.0, 0.0, -1.0, -1.0))
+    assert two.values == pytest.approx((1.0, -1.0))
+    with pytest.raises(UserError, match=r"maxrl: a reward of -0.2; give rewards of 0 or more"):
+        group_advantages([[1.0, -0.2]], "maxrl")
+
+
+def test_reinforce_plus_plus_has_no_baseline_of_a_group():
+    # 1, 1, 0, 1: mean 3/4, squares 3 x 1/16 + 9/16 = 3/4, / 3 = 1/4, root 1/2.
+    rewards = [[1.0, 1.0], [0.0, None, 1.0], [None, None]]
+    one, two, three = group_advantages(rewards, "reinforce_plus_plus")
+    assert one.values == pytest.approx((0.5, 0.5), rel=1e-5) and one.signal == "ok"
+    assert two.values == pytest.approx((-1.5, 0.0, 0.5), rel=1e-5)
+    assert (three.values, three.signal) == ((0.0, 0.0), "too_few")
+    (equal, _) = group_advantages([[1.0, 1.0], [1.0, 1.0]], "reinforce_plus_plus")
+    assert equal.signal == "zero_variance"
+
+
 def test_eight_right_answers_are_eight_right_answers_however_their_penalties_differ():
     penalties = [-0.01 * nats for nats in (0.1, 0.4, 0.2, 0.9, 0.3, 0.2, 0.5, 0.1)]
     for scale in ADVANTAGES:
@@ -100,10 +124,20 @@ def test_zero_variance_is_equality_not_a_small_deviation():
     assert max(map(abs, close.values)) < 1e-6  # the epsilon in the divisor: nothing explodes
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_a_reward_that_is_no_number_is_refused(bad: float):
-    with pytest.raises(ValueError, match="an unscored sample is None"):
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e308, -1e308, 1e155])
+def test_a_reward_that_is_no_number_or_too_large_is_refused_by_name(bad: float):
+    with pytest.raises(UserError, match=re.escape(f"reward {bad:g}: give a number")):
         group_advantages([[1.0, 0.0], [0.0, bad]])
+    with pytest.raises(UserError, match="an unscored sample is None"):
+        group_advantages([[1.0, 0.0]], penalties=[[bad, 0.0]])
+    with pytest.raises(UserError, match="an unscored sample is None"):
+        Reward(bad, {"correctness": bad})
+
+
+@pytest.mark.parametrize("scale", ANY_REWARD)
+def test_the_largest_rewards_have_finite_advantages(scale: str):
+    (group,) = group_advantages([[1e12, -1e12, 1e12]], scale)
+    assert all(map(math.isfinite, group.values)) and group.values[0] > 0 > group.values[1]
 
 
 @given(GROUP, SCALES)

@@ -101,7 +101,7 @@ def test_a_gradient_that_is_not_finite_moves_nothing() -> None:
     SHAPES,
     st.integers(0, 2**31),
     LOSSES,
-    st.sampled_from(["k1", "k2", "k3"]),
+    st.sampled_from(["k2", "k3", "k3_weighted"]),
     st.sampled_from([0, 10, 20, 40]),
 )
 def test_the_shared_prefix_gives_the_plain_batchs_update(
@@ -168,24 +168,37 @@ def test_gradient_checkpointing_recomputes_the_layers_and_leaves_the_mode_as_it_
         assert not any(layer.training for layer in layers)
 
 
-@pytest.mark.parametrize("loss_name", ["grpo", "dr_grpo", "dapo"])
-def test_the_gradient_is_that_of_the_definition(loss_name: str):
-    """Against a loss written out token by token from the model's whole logits."""
-    policy, groups = tiny_policy(), random_groups(3, [(3, [2, 4]), (5, [1, 3])])
-    found, metrics = gradients(policy, groups, loss=loss_name, kl_coefficient=0.3, temperature=0.8)
+def silenced(groups: Sequence[Group]) -> list[Group]:
+    """Groups without a signal."""
+    return [
+        replace(g, samples=[replace(s, advantage=0.0) for s in g.samples], has_signal=False)
+        for g in groups
+    ]
 
-    def token_logprobs(group: Group, sample: Trained) -> Tensor:
+
+@pytest.mark.parametrize("loss_name", ["grpo", "dr_grpo", "dapo"])
+@pytest.mark.parametrize("estimator", ["k3", "k3_weighted"])
+def test_the_gradient_is_that_of_the_definition(loss_name: str, estimator: str):
+    """Against a loss written out token by token from the model's whole logits: KL and entropy are
+    those of the whole batch, a group without a signal included."""
+    policy, groups = tiny_policy(), random_groups(3, [(3, [2, 4]), (5, [1, 3]), (4, [3, 2])])
+    groups[1:2] = silenced(groups[1:2])
+    options = {"loss": loss_name, "kl_estimator": estimator, "entropy_coefficient": 0.2}
+    found, metrics = gradients(policy, groups, kl_coefficient=0.3, temperature=0.8, **options)
+
+    def token_logprobs(group: Group, sample: Trained) -> tuple[Tensor, Tensor]:
         ids = torch.tensor([[*group.prompt_ids, *sample.token_ids]])
         logprobs = (policy.causal_lm(input_ids=ids).logits[0] / 0.8).log_softmax(-1)
-        start = len(group.prompt_ids) - 1
-        return torch.stack([logprobs[start + t, id_] for t, id_ in enumerate(sample.token_ids)])
+        rows = logprobs[len(group.prompt_ids) - 1 : -1]
+        chosen = torch.stack([row[id_] for row, id_ in zip(rows, sample.token_ids, strict=True)])
+        return chosen, -(rows.exp() * rows).sum(-1)
 
-    loss, gained = torch.zeros(()), 0.0
+    loss, gained, nats, entropies = torch.zeros(()), 0.0, [], []
     for group in groups:
         for sample in group.samples:
-            logprobs = token_logprobs(group, sample)
+            logprobs, entropy = token_logprobs(group, sample)
             with torch.no_grad(), policy.model.disable_adapter():
-                reference = token_logprobs(group, sample)
+                reference, _ = token_logprobs(group, sample)
             ratio = (logprobs - torch.tensor(sample.sampled_logprobs)).exp()
             high = 1.28 if loss_name == "dapo" else 1.2
             bounded = ratio.clamp(0.8, high) * sample.advantage
@@ -193,13 +206,19 @@ def test_the_gradient_is_that_of_the_definition(loss_name: str):
             if sample.advantage < 0:
                 gain = gain.clamp(min=3.0 * sample.advantage)
             kl = (reference - logprobs).exp() - 1 + logprobs - reference
-            # 4 samples, 10 tokens, 8 the longest there may be.
-            share = {"grpo": 4 * len(sample.token_ids), "dr_grpo": 4 * LONGEST, "dapo": 10}
-            loss = loss + (0.3 * kl - gain).sum() / share[loss_name]
+            nats += kl.tolist()
+            entropies += entropy.tolist()
+            kl = kl * ratio if estimator == "k3_weighted" else kl
+            # 6 samples, 15 tokens, 8 the longest there may be.
+            share = {"grpo": 6 * len(sample.token_ids), "dr_grpo": 6 * LONGEST, "dapo": 15}
+            loss = loss + (0.3 * kl - 0.2 * entropy - gain).sum() / share[loss_name]
             gained += gain.sum().item() / share[loss_name]
     loss.backward()
     assert metrics["policy/loss"] == pytest.approx(loss.item(), rel=1e-4)
     assert metrics["policy/pg_loss"] == pytest.approx(-gained, rel=1e-4), "without the KL"
+    assert metrics["policy/kl"] == pytest.approx(sum(nats) / 15, rel=1e-4)
+    assert metrics["policy/entropy"] == pytest.approx(sum(entropies) / 15, rel=1e-4)
+    assert metrics["policy/covered_frac"] == 1.0
     for name, parameter in policy.model.named_parameters():
         if parameter.requires_grad:
             assert parameter.grad is not None
@@ -312,17 +331,9 @@ def placed(groups: Sequence[Group]) -> list[Group]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("estimator", "term"),
-    [
-        ("k1", lambda d: d),
-        ("k2", lambda d: d * d / 2),
-        ("k3", lambda d: math.exp(-d) - 1 + d),
-    ],
-)
-def test_a_samples_divergence_is_summed_over_its_tokens(estimator: str, term: Callable):
+def test_a_samples_divergence_is_summed_over_its_tokens():
     policy, groups = tiny_policy(), random_groups(3, [(3, [2, 4]), (5, [1])])
-    learner = Learner(policy, section(kl_in="reward", kl_estimator=estimator), 1.0, 0)
+    learner = Learner(policy, section(kl_in="reward"), 1.0, 0)
     wanted = []
     for group in groups:
         for sample in group.samples:
@@ -331,7 +342,7 @@ def test_a_samples_divergence_is_summed_over_its_tokens(estimator: str, term: Ca
             start = len(group.prompt_ids) - 1
             base = [rows[start + t, id_].item() for t, id_ in enumerate(sample.token_ids)]
             pairs = zip(sample.sampled_logprobs, base, strict=True)
-            wanted.append(sum(term(sampled - reference) for sampled, reference in pairs))
+            wanted.append(sum(sampled - reference for sampled, reference in pairs))
     assert learner.divergences(groups) == pytest.approx(wanted, rel=1e-4)
 
 
@@ -352,10 +363,10 @@ def test_a_fresh_adapter_is_the_base_model():
     assert metrics["policy/kl"] > 1e-3
 
 
-def draw(policy: Policy, temperature: float, n: int = 4) -> list[Group]:
+def draw(policy: Policy, temperature: float, n: int = 4, top_p: float = 1.0) -> list[Group]:
     """Groups sampled from the policy, with advantages by the length of the completion."""
     prompts = [[60, 61, 62], [70, 71, 72, 73, 74]]
-    sampling = Sampling(temperature, 1.0, LONGEST, 11)
+    sampling = Sampling(temperature, top_p, LONGEST, 11)
     drawn = anyio.run(LocalSampler(policy, 64).sample, prompts, n, sampling)
     advantages = group_advantages([[float(sum(s.token_ids)) for s in group] for group in drawn])
     return [
@@ -409,9 +420,8 @@ def test_the_loss_does_not_grow_with_the_number_of_minibatches():
 def test_a_group_without_a_signal_weighs_as_one_whose_advantages_are_0(
     shapes: list, others: list, seed: int, loss: str
 ):
-    """It is left out of the passes, and not of the mean."""
-    groups, silent = random_groups(seed, shapes), random_groups(seed + 1, others)
-    silent = [Group(g.prompt_ids, [replace(s, advantage=0.0) for s in g.samples]) for g in silent]
+    """Without KL and entropy it is left out of the passes, and not of the mean."""
+    groups, silent = random_groups(seed, shapes), silenced(random_groups(seed + 1, others))
     every = len(groups) + len(silent)
     idle = [len(sample.token_ids) for group in silent for sample in group.samples]
     options: dict[str, Any] = {"loss": loss, "kl_coefficient": 0.0}
@@ -427,8 +437,114 @@ def test_what_further_rounds_drew_fills_the_step_that_was_asked_for():
     """Four groups asked for, eight drawn, four with a signal: the update of four of four."""
     groups = draw(POLICY, 1.0) * 2
     lengths = [len(sample.token_ids) for group in groups for sample in group.samples]
-    whole = gradients(POLICY, groups)
-    assert_same_update(gradients(POLICY, groups, asked=Requested(4, 8, lengths)), whole)
+    whole = gradients(POLICY, groups, kl_on="signal")
+    part = gradients(POLICY, groups, asked=Requested(4, 8, lengths), kl_on="signal")
+    assert whole[1].pop("policy/covered_frac") == 2 * part[1].pop("policy/covered_frac") == 1.0
+    assert_same_update(part, whole)
+
+
+def test_the_kl_of_replaced_groups_is_a_part_of_the_mean_and_no_more():
+    """Two groups asked for, three drawn: the KL is the mean of all three, and the signal that of
+    two of two."""
+    rate = {"kl_estimator": "k3", "loss": "grpo", "learning_rate": 1e-9}
+    groups = random_groups(3, [(3, [2, 4]), (5, [1, 3])])
+    silent = silenced(random_groups(1, [(3, [2, 4, 3, 1])]))
+    _, whole = gradients(POLICY, [*groups, *silent], kl_coefficient=0.7, **rate)
+    _, more = gradients(
+        POLICY, [*groups, *silent], kl_coefficient=0.7, asked=Requested(2, 3, ()), **rate
+    )
+    assert more["policy/pg_loss"] == pytest.approx(1.5 * whole["policy/pg_loss"], rel=1e-4)
+    kl = [found["policy/loss"] - found["policy/pg_loss"] for found in (whole, more)]
+    assert kl[1] == pytest.approx(kl[0], rel=1e-4)
+
+
+def test_clipping_and_optimizer_steps_are_those_of_the_groups_with_a_signal():
+    policy = tiny_policy()
+    groups, silent = draw(policy, 1.0), silenced(random_groups(4, [(3, [2, 4])] * 6))
+    learner = Learner(policy, section(minibatches=4, clip_low=0.01, clip_high=0.01), 1.0, 0)
+    metrics = learner.update([*silent, *groups], 1, LONGEST, Requested(8, 8, (3,) * 4))
+    assert {int(state["step"]) for state in learner.optimizer.state.values()} == {1}
+    assert metrics["policy/clip_frac"] == 0.0 and metrics["policy/ratio_std"] < 1e-4
+    trained = sum(s.count for g in (*groups, *silent) for s in g.samples)
+    assert metrics["policy/covered_frac"] == pytest.approx(trained / (trained + 12))
+    moved = learner.update(silent, 2, LONGEST)
+    assert "policy/clip_frac" not in moved and moved["policy/grad_norm"] > 0, "its KL alone"
+
+
+@pytest.mark.parametrize("several", [{}, {"epochs": 2}])
+def test_the_policy_learns_from_the_tokens_of_the_highest_entropy(several: dict[str, Any]):
+    """Of those in groups with a signal, by the policy before the update; the KL is of all."""
+    policy = tiny_policy()
+    groups = random_groups(3, [(3, [2, 4]), (5, [1, 3]), (4, [3, 2])])
+    groups[1:2] = silenced(groups[1:2])
+    sampled = score(policy, groups, section(), 1.0)
+    each = iter(sampled)
+    groups = [  # at a ratio of 1
+        replace(g, samples=[replace(s, sampled_logprobs=next(each).tolist()) for s in g.samples])
+        for g in groups
+    ]
+    entropies = []
+    for group in groups:
+        for sample in group.samples:
+            ids = [*group.prompt_ids, *sample.token_ids]
+            rows = whole_logits(policy, ids).log_softmax(-1)[len(group.prompt_ids) - 1 : -1]
+            entropies.append((-(rows.exp() * rows).sum(-1)).tolist())
+    signal = [e for n in (0, 1, 4, 5) for e in entropies[n]]
+    least = sorted(signal, reverse=True)[round(0.4 * len(signal)) - 1]  # of 11: quantile 0.6 is one
+    samples = [sample for group in groups for sample in group.samples]
+    gained = sum(
+        sample.advantage * sum(e >= least for e in known)
+        for sample, known in zip(samples, entropies, strict=True)
+    )
+    options = {"top_entropy": 0.4, "loss": "dapo", "learning_rate": 1e-12, **several}
+    _, metrics = gradients(policy, groups, kl_coefficient=0.3, **options)
+    assert metrics["policy/pg_loss"] == pytest.approx(-gained / 15, rel=1e-4)
+    _, whole = gradients(policy, groups, kl_coefficient=0.3, learning_rate=1e-12, **several)
+    assert metrics["policy/kl"] == pytest.approx(whole["policy/kl"], rel=1e-6)
+    assert metrics["policy/pg_loss"] != pytest.approx(whole["policy/pg_loss"], rel=1e-3)
+
+
+@pytest.mark.parametrize("loss", ["clip_cov", "kl_cov"])
+@pytest.mark.parametrize("off_policy", ["ratio", "truncated"])
+def test_a_selection_is_the_same_whatever_the_chunks(loss: str, off_policy: str):
+    groups = random_groups(3, [(3, [2, 4]), (5, [1, 3]), (4, [3, 2])])
+    options = {"loss": loss, "epochs": 2, "off_policy": off_policy, "top_entropy": 0.5}
+    whole = gradients(tiny_policy(), groups, micro_batch_tokens=1000, **options)
+    cut = gradients(tiny_policy(), groups, micro_batch_tokens=3, **options)
+    assert_same_update(whole, cut)
+    if off_policy == "ratio":  # at a ratio of 1, KL-Cov penalises nothing
+        plain = gradients(tiny_policy(), groups, **options | {"loss": "dapo"})
+        assert whole[1]["policy/pg_loss"] != pytest.approx(plain[1]["policy/pg_loss"], rel=1e-6)
+
+
+@pytest.mark.parametrize("several", [{}, {"epochs": 2, "minibatches": 2}])
+def test_below_a_full_nucleus_the_ratio_is_to_the_learner(several: dict[str, Any]):
+    """Before an update it is 1, and the nucleus' mass is that of the policy's probabilities."""
+    policy = tiny_policy()
+    groups = draw(policy, 1.0, top_p=0.7)
+    options = section(learning_rate=1e-12, **several)
+    metrics = Learner(policy, options, 1.0, 0, top_p=0.7).update(groups, 1, LONGEST)
+    assert metrics["policy/ratio_mean"] == pytest.approx(1.0, abs=1e-4)
+    assert metrics["policy/clip_frac"] == 0.0
+    masses = []
+    for group in groups:
+        for sample in group.samples:
+            ids = [*group.prompt_ids, *sample.token_ids]
+            rows = whole_logits(policy, ids).softmax(-1)[len(group.prompt_ids) - 1 : -1]
+            for row in rows:
+                ordered = row.sort(descending=True).values
+                masses.append(float(ordered[: int((ordered.cumsum(0) < 0.7).sum()) + 1].sum()))
+    if not several:  # else of the first of several steps
+        assert metrics["policy/nucleus_mass"] == pytest.approx(sum(masses) / len(masses), rel=1e-4)
+    assert 0.7 <= metrics["policy/nucleus_mass"] < 0.95
+    with_sampler = Learner(policy, options, 1.0, 0).update(groups, 1, LONGEST)
+    assert with_sampler["policy/ratio_mean"] < 0.95, "of two distributions"
+    learner = Learner(policy, section(kl_in="reward"), 1.0, 0, top_p=0.7)
+    with policy.reference():
+        reference = score(policy, groups, options, 1.0)
+    own = score(policy, groups, options, 1.0)
+    wanted = [float((a - b).sum()) for a, b in zip(own, reference, strict=True)]
+    assert learner.divergences(groups) == pytest.approx(wanted, rel=1e-4)
 
 
 @given(st.integers(1, 64), st.integers(1, 8), st.data())

@@ -12,9 +12,12 @@ from flowright.config.grpo import GrpoSection
 from flowright.grpo.objectives import (
     Correction,
     Objective,
+    Statistics,
     Terms,
     Tokens,
     choices_of,
+    covariances,
+    high_entropy,
     k1,
     k2,
     k3,
@@ -23,7 +26,7 @@ from flowright.grpo.tables import CORRECTIONS, KL_ESTIMATORS, OBJECTIVES
 
 LOW, HIGH = 0.2, 0.28
 PPO_LIKE = ("grpo", "dr_grpo", "dapo")
-EVERY = (*PPO_LIKE, "gspo", "cispo")
+EVERY = (*PPO_LIKE, "gspo", "gmpo", "cispo", "sapo", "clip_cov", "kl_cov")
 
 
 def test_every_objective_is_here() -> None:
@@ -43,6 +46,7 @@ def play(
     probabilities: list[float] | None = None,
     samples: list[int] | None = None,
     dual_clip: float | None = None,
+    selected: list[int] | None = None,
 ) -> tuple[Terms, Tensor]:
     """Terms of tokens with the given ratios, and the gradient of their sum by each log-prob."""
     chosen = probabilities or [0.5] * len(ratios)
@@ -50,7 +54,9 @@ def play(
     old = logprobs.detach() - torch.tensor(ratios, dtype=torch.float64).log()
     gains = torch.tensor(advantages, dtype=torch.float64)
     numbers = torch.tensor(samples or [0] * len(ratios))
-    terms = objective(loss).terms(Tokens(logprobs, old, gains, numbers, LOW, HIGH, dual_clip))
+    marks = torch.tensor([n in (selected or ()) for n in range(len(ratios))])
+    tokens = Tokens(logprobs, old, gains, numbers, LOW, HIGH, dual_clip, marks)
+    terms = objective(loss).terms(tokens)
     (gradient,) = torch.autograd.grad(terms.policy_N.sum(), logprobs)
     return terms, gradient
 
@@ -97,11 +103,13 @@ def test_the_dual_clip_bounds_what_a_likelier_worse_sample_costs(loss: str):
         ("dr_grpo", (0.2, 0.2)),
         ("dapo", (0.2, 0.28)),
         ("gspo", (3e-4, 4e-4)),
+        ("gmpo", (1 - math.exp(-0.4), math.exp(0.4) - 1)),
         ("cispo", (0.2, 4.0)),
     ],
 )
 def test_every_objective_has_its_papers_bounds(loss: str, bounds: tuple[float, float]):
-    assert (objective(loss).clip_low, objective(loss).clip_high) == bounds
+    found = objective(loss)
+    assert (found.clip_low, found.clip_high) == pytest.approx(bounds, rel=1e-12)
 
 
 def test_gspo_clips_a_sample_as_a_whole():
@@ -111,6 +119,62 @@ def test_gspo_clips_a_sample_as_a_whole():
     assert terms.policy_N.tolist() == pytest.approx([-2.0784610, -2.0784610, -1.28], rel=1e-5)
     assert terms.clipped_N.tolist() == [False, False, True]
     assert gradient.tolist() == pytest.approx([-2.0784610, -2.0784610, 0.0], rel=1e-5)
+
+
+def test_gspo_is_gspo_token_where_advantages_differ_within_a_sample():
+    # arXiv 2507.18071, GSPO-token: every token has the sample's ratio, sqrt(1.08) = 1.0392305, its
+    # own advantage, and the gradient of its own log-probability.
+    terms, gradient = play("gspo", [1.2, 0.9], [2.0, -1.0])
+    assert terms.policy_N.tolist() == pytest.approx([-2.0784610, 1.0392305], rel=1e-5)
+    assert gradient.tolist() == pytest.approx([-2.0784610, 1.0392305], rel=1e-5)
+
+
+def test_gmpo_takes_the_geometric_mean_of_clipped_ratios():
+    # Bounds 0.8 and 1.28. A = 2: 1.5 is clipped to 1.28 and 0.5 is not; sqrt(0.64) = 0.8, times 2.
+    # A = -1: 1.5 is not clipped, 0.5 is to 0.8; sqrt(1.2) = 1.0954451.
+    terms, gradient = play(
+        "gmpo", [1.5, 0.5, 1.5, 0.5], [2.0, 2.0, -1.0, -1.0], samples=[0, 0, 1, 1]
+    )
+    wanted = [-1.6, -1.6, 1.0954451, 1.0954451]
+    assert terms.policy_N.tolist() == pytest.approx(wanted, rel=1e-5)
+    assert terms.clipped_N.tolist() == [True, False, False, True]
+    assert gradient.tolist() == pytest.approx([0.0, -1.6, 1.0954451, 0.0], rel=1e-5)
+
+
+def test_sapo_closes_a_soft_gate():
+    # r = 2, A = 2, t = 1: 4 sigmoid(1) = 4 x 0.7310586, times -2 = -5.8484686; its slope by log p
+    # is r 4 s (1 - s) A = 2 x 4 x 0.1966119 x 2 = 3.1457907. A = -1, t = 1.05: sigmoid(1.05) =
+    # 0.7407749, x 4 / 1.05 = 2.8219996; slope 2 x 4 x 0.1920275 = 1.5362196.
+    terms, gradient = play("sapo", [2.0, 2.0], [2.0, -1.0])
+    assert terms.policy_N.tolist() == pytest.approx([-5.8484686, 2.8219996], rel=1e-5)
+    assert gradient.tolist() == pytest.approx([-3.1457907, 1.5362196], rel=1e-5)
+    assert not terms.clipped_N.any()
+
+
+def test_what_covaries_is_held_or_penalised():
+    # log p = -1, -2, -3, -6 (mean -3), A = 2, 0, 0, -2 (mean 0): covariances 4, 0, 0, 6.
+    logprobs, gains = torch.tensor([-1.0, -2.0, -3.0, -6.0]), torch.tensor([2.0, 0.0, 0.0, -2.0])
+    found = Statistics(logprobs, torch.ones(4), gains)
+    assert covariances(found).tolist() == pytest.approx([4.0, 0.0, 0.0, 6.0])
+    draw = torch.Generator().manual_seed(0)
+    clip, kl = (objective(name).selects for name in ("clip_cov", "kl_cov"))
+    assert clip is not None and kl is not None
+    assert clip(found, draw).tolist() == [True, False, False, False], "between 1 and 5"
+    assert kl(found, draw).tolist() == [False, False, False, True], "the largest"
+    # Clip-Cov: the second has neither a term nor a gradient. KL-Cov: -r A is not clipped, and the
+    # second pays r - 1 - log r = 1 - ln 2 = 0.3068528, with the gradient r - 1.
+    terms, gradient = play("clip_cov", [1.5, 1.1, 0.5], [2.0] * 3, selected=[1])
+    assert terms.policy_N.tolist() == pytest.approx([-2.4 - 0.16, 0.0, -1.0], rel=1e-5)
+    assert gradient.tolist() == pytest.approx([0.0, 0.0, -1.0], rel=1e-5)
+    terms, gradient = play("kl_cov", [1.5, 2.0, 0.5], [2.0] * 3, selected=[1])
+    assert terms.policy_N.tolist() == pytest.approx([-3.0, -4.0 + 0.3068528, -1.0], rel=1e-5)
+    assert gradient.tolist() == pytest.approx([-3.0, -4.0 + 1.0, -1.0], rel=1e-5)
+
+
+def test_a_fifth_of_the_tokens_has_the_highest_entropy():
+    entropies = torch.tensor([0.1, 0.9, 0.3, 0.8, 0.2, 0.4, 0.0, 0.5, 0.6, 0.7])
+    found = Statistics(torch.zeros(10), entropies, torch.zeros(10))
+    assert high_entropy(found, 0.2).nonzero().flatten().tolist() == [1, 3]
 
 
 def test_gspo_has_the_value_and_the_gradient_of_its_sequence_objective():
@@ -161,6 +225,10 @@ def test_on_policy_every_objective_is_the_policy_gradient(loss: str):
     [
         ("grpo", [1 / (2 * 2), 1 / (2 * 3)]),
         ("gspo", [1 / (2 * 2), 1 / (2 * 3)]),
+        ("gmpo", [1 / (2 * 2), 1 / (2 * 3)]),
+        ("sapo", [1 / (2 * 2), 1 / (2 * 3)]),
+        ("clip_cov", [1 / 5, 1 / 5]),
+        ("kl_cov", [1 / 5, 1 / 5]),
         ("dr_grpo", [1 / (2 * 8), 1 / (2 * 8)]),
         ("dapo", [1 / 5, 1 / 5]),
         ("cispo", [1 / 5, 1 / 5]),
@@ -206,19 +274,69 @@ def test_k1_and_k3_are_unbiased_and_k3_is_never_negative(seed: int, size: int):
     assert (k3(ours, theirs) >= 0).all()
 
 
-def test_as_a_loss_k1_has_no_gradient_on_average_and_k2_has_that_of_the_kl():
-    # A sampled token's term is differentiated with the draw held fixed: E[grad k1] is
-    # sum p grad log p = 0, and E[grad k2] = sum p d grad log p = grad KL.
+REFERENCE = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64).log()
+
+
+def kl_and_gradient(estimator: str, sampler: Tensor | None) -> tuple[float, Tensor, Tensor]:
+    """An estimator's expectation in the loss and its gradient by the logits, with every token of a
+    small softmax drawn with its probability (the policy's own by default); and the exact KL's. A
+    drawn token's term is differentiated with the draw held fixed."""
     logits = torch.tensor([0.3, -1.0, 0.8], dtype=torch.float64, requires_grad=True)
-    reference = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64).log()
     logprobs = logits.log_softmax(-1)
-    draws = logprobs.detach().exp()
-    exact = (logprobs.exp() * (logprobs - reference)).sum()
+    drawn = logprobs.detach() if sampler is None else sampler.log()
+    found = choices_of(GrpoSection(kl_estimator=estimator, kl_coefficient=0.0)).kl
+    ratio = (logprobs - drawn).exp() if found.weighted else torch.ones(3)
+    mean = (drawn.exp() * ratio * found.estimate(logprobs, REFERENCE)).sum()
+    exact = (logprobs.exp() * (logprobs - REFERENCE)).sum()
     (wanted,) = torch.autograd.grad(exact, logits, retain_graph=True)
-    for estimate, gradient in ((k1, torch.zeros(3)), (k2, wanted)):
-        mean = (draws * estimate(logprobs, reference)).sum()
+    return mean.item(), torch.autograd.grad(mean, logits)[0], wanted
+
+
+def test_the_kl_in_the_loss_has_the_gradient_of_the_kl_only_where_it_is_said() -> None:
+    exact = kl_and_gradient("k1", None)[0]
+    other = torch.tensor([0.6, 0.1, 0.3], dtype=torch.float64)  # an older policy
+
+    def cosine(estimator: str, sampler: Tensor | None) -> float:
+        _, got, wanted = kl_and_gradient(estimator, sampler)
+        return float(torch.cosine_similarity(got, wanted, dim=0))
+
+    for sampler in (None, other):
+        value, got, wanted = kl_and_gradient("k3_weighted", sampler)
+        assert value == pytest.approx(exact, rel=1e-5)
+        assert got.tolist() == pytest.approx(wanted.tolist(), rel=1e-5)
+    assert kl_and_gradient("k1", None)[1].tolist() == pytest.approx([0.0] * 3, abs=1e-12)
+    assert cosine("k2", None) == pytest.approx(1.0, rel=1e-9) and cosine("k2", other) < 0.999
+    # k3: E[(1 - p_ref / p) grad log p] = p - p_ref, the gradient of KL(reference || policy).
+    _, got, _ = kl_and_gradient("k3", None)
+    policy = torch.tensor([0.3, -1.0, 0.8], dtype=torch.float64).softmax(-1)
+    assert got.tolist() == pytest.approx((policy - REFERENCE.exp()).tolist(), rel=1e-9)
+    assert cosine("k3", None) < 0.999
+
+
+def test_the_kl_in_the_reward_has_its_gradient_with_k1_alone() -> None:
+    # The gradient of a reward -b(x) is -E[b grad log p].
+    logits = torch.tensor([0.3, -1.0, 0.8], dtype=torch.float64, requires_grad=True)
+    logprobs = logits.log_softmax(-1)
+    _, _, wanted = kl_and_gradient("k1", None)
+    for estimate, exact in ((k1, True), (k2, False), (k3, False)):
+        costs = estimate(logprobs, REFERENCE).detach()
+        mean = (logprobs.detach().exp() * costs * logprobs).sum()
         (got,) = torch.autograd.grad(mean, logits, retain_graph=True)
-        assert got.tolist() == pytest.approx(gradient.tolist(), abs=1e-12)
+        assert (got.tolist() == pytest.approx(wanted.tolist(), rel=1e-9)) is exact
+
+
+def test_an_estimator_without_the_kls_gradient_is_refused_by_name() -> None:
+    for options, said in (
+        ({"kl_estimator": "k1"}, "kl_estimator: k1: in the loss it has no gradient"),
+        ({"kl_estimator": "k3", "kl_in": "reward"}, "k3: in the reward .* give k1"),
+        ({"kl_estimator": "k3_weighted", "kl_in": "reward"}, "give k1"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            GrpoSection.model_validate(options)
+        GrpoSection.model_validate({**options, "kl_coefficient": 0.0})
+    assert GrpoSection().divergence == "k3_weighted"
+    assert GrpoSection(kl_in="reward").divergence == "k1"
+    GrpoSection(kl_estimator="my_rl:own", kl_in="reward")
 
 
 def correction(name: str) -> Correction:

@@ -11,11 +11,20 @@ from hypothesis import given, strategies as st
 from tiny_policy import same, tiny_policy, weights
 from toy_run import TASKS, Killed, Toy, Wrapped, configured, train
 
+from flowright.config.grpo import GrpoSection
 from flowright.core.errors import RunPaused
 from flowright.data.mixture import Mixture
 from flowright.environments.rollout import UNSCORED, Completion, Reward, Rollout
 from flowright.grpo.advantages import group_advantages
-from flowright.grpo.batch import Group, Requested, Trained, overlong, requested, trained_groups
+from flowright.grpo.batch import (
+    Group,
+    Requested,
+    Trained,
+    overlong,
+    penalised,
+    requested,
+    trained_groups,
+)
 from flowright.grpo.learner import Learner
 from flowright.grpo.pipeline import SEED_STRIDE, Batch
 from flowright.policy.local import LocalSampler
@@ -41,8 +50,11 @@ class Timed(Toy):
         return await super().rollout(groups)
 
 
-async def test_without_staleness_the_run_is_the_sequential_loop_bit_for_bit(tmp_path: Path):
-    config = configured({"steps": 3}, evaluation=QUIET)
+@pytest.mark.parametrize("kl_on", ["all", "signal"])
+async def test_without_staleness_the_run_is_the_sequential_loop_bit_for_bit(
+    tmp_path: Path, kl_on: str
+):
+    config = configured({"steps": 3, "kl_on": kl_on}, evaluation=QUIET)
     done = await train(tmp_path, config=config)
 
     policy, toy = tiny_policy(trained=False), Toy()
@@ -62,18 +74,22 @@ async def test_without_staleness_the_run_is_the_sequential_loop_bit_for_bit(tmp_
             Group(
                 prompt,
                 [Trained(s.token_ids, s.logprobs, a) for s, a in zip(g, f.values, strict=True)],
+                f.signal == "ok",
             )
             for prompt, g, f in zip(prompts, drawn, advantages, strict=True)
-            if f.signal == "ok"
+            if f.signal == "ok" or kl_on == "all"
         ]
         idle = [
             len(sample.token_ids)
             for samples, f in zip(drawn, advantages, strict=True)
             for sample in samples
-            if f.signal != "ok"
+            if f.signal != "ok" and kl_on == "signal"
         ]
         learner.update(trained, step, 6, Requested(2, 2, idle))
     assert same(done.weights, weights(policy))
+    assert any(row["reward/zero_variance_frac"] > 0 for row in done.metrics[1:])
+    covered = {row["policy/covered_frac"] for row in done.metrics[1:] if len(row) > 20}
+    assert (covered == {1.0}) is (kl_on == "all")
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 3])
@@ -267,12 +283,35 @@ def test_what_was_cut_leaves_the_loss_but_counts_in_its_group():
     assert trained_groups(cut, group_advantages([[1.0, 0.0]]), filter_overlong=True) == []
 
 
+def test_a_group_without_a_signal_is_trained_by_its_kl():
+    # Its rewards are equal, its KL 2, 0 and 1 nats at a coefficient of 0.1: centred, -0.1, 0.1, 0.
+    batch = played([1.0, None, 1.0, 1.0], ["stop"] * 4)
+    section = GrpoSection(kl_in="reward", kl_coefficient=0.1)
+    paid = penalised(batch, section, 8, [2.0, 9.0, 0.0, 1.0])
+    found = group_advantages(
+        paid.task_rewards_P_G, "group", paid.penalties_P_G, paid.divergences_P_G
+    )
+    assert found[0].signal == "zero_variance"
+    assert found[0].values == pytest.approx((-0.1, 0.0, 0.1, 0.0), abs=1e-12)
+    assert trained_groups(paid, found) == []
+    (group,) = trained_groups(paid, found, trains_all=section.trains_all)
+    assert not group.has_signal and len(group.samples) == 3
+    assert requested(paid, [group], 1) == Requested(1, 1, ())
+    for options, trains_all in (
+        ({"kl_coefficient": 0.0}, False),
+        ({"kl_coefficient": 0.0, "entropy_coefficient": 0.1}, True),
+        ({"kl_on": "signal"}, False),
+        ({}, True),
+    ):
+        assert GrpoSection.model_validate(options).trains_all is trains_all
+
+
 def told_and_made(rows: Sequence[dict], part: str) -> tuple[list[float], list[float]]:
     """The advantages that a step's records have, and those of their rewards and penalties."""
     groups = [[r for r in rows if r["group"] == p] for p in {r["group"] for r in rows}]
     rewards = [[r["reward"].get("unpenalised") for r in group] for group in groups]
     paid = [[r["reward"]["parts"].get(part, 0.0) for r in group] for group in groups]
-    made = group_advantages(rewards, "group", paid)
+    made = group_advantages(rewards, "group", paid, paid if part == "kl" else None)
     told = [r["advantage"] for group in groups for r in group]
     return told, [value for group in made for value in group.values]
 

@@ -51,7 +51,8 @@ async def test_what_took_no_part_in_the_update_has_no_learner(tmp_path: Path) ->
         reward=lambda c: float(c.key.endswith(("/1/1", "/1/2"))),
         lost=lambda c: c.key.endswith("/1/0"),
     )
-    config = configured({"steps": 1, "max_unscored": 0.5}, KEEP, {"every": 0})
+    options = {"steps": 1, "max_unscored": 0.5, "kl_on": "signal"}
+    config = configured(options, KEEP, {"every": 0})
     await train(tmp_path, environment, config)
     records = records_of(tmp_path)
     found = {(r["group"], r["index"]) for r in records if r[TOKENS]["learner"] is not None}
@@ -59,10 +60,13 @@ async def test_what_took_no_part_in_the_update_has_no_learner(tmp_path: Path) ->
     assert all(len(r[TOKENS]["sampler"]) == r["tokens"] for r in records)
 
 
-async def test_a_group_without_a_signal_keeps_the_samplers(tmp_path: Path) -> None:
-    config = configured({"steps": 1}, KEEP, {"every": 0})
+@pytest.mark.parametrize("kl_on", ["all", "signal"])
+async def test_a_group_without_a_signal_keeps_the_samplers(tmp_path: Path, kl_on: str) -> None:
+    config = configured({"steps": 1, "kl_on": kl_on}, KEEP, {"every": 0})
     await train(tmp_path, Toy(reward=lambda completion: 1.0), config)
-    assert all(r[TOKENS]["learner"] is None and r[TOKENS]["sampler"] for r in records_of(tmp_path))
+    for record in records_of(tmp_path):
+        assert record[TOKENS]["sampler"]
+        assert (record[TOKENS]["learner"] is None) is (kl_on == "signal")
 
 
 async def test_off_policy_the_learner_is_another_one(tmp_path: Path) -> None:

@@ -1,9 +1,26 @@
 """Paired tests against values that were published or counted by hand."""
 
+import json
+from pathlib import Path
+
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
-from flowright.study.arm_comparison import least_effect, least_p, p_value, permutation, upper_tail
+from flowright.study.arm_comparison import (
+    claim_values,
+    least_effect,
+    least_p,
+    outcomes,
+    p_value,
+    permutation,
+    upper_tail,
+)
+from flowright.study.cells import cells_of
+from flowright.study.collect import Collected
+from flowright.study.config import load_study
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_student_s_tail_is_that_of_the_tables():
@@ -79,3 +96,24 @@ def test_beyond_sixteen_pairs_flips_are_drawn():
     values = np.asarray([1.0] * 20)
     p = p_value("permutation", values, "greater", 0)
     assert p is not None and 0 < p <= 2 / 20_000
+
+
+def test_what_was_kept_of_two_and_three_seeds_holds_no_claim():
+    """docs/study.md: the differences that it prints, and that they are no claims."""
+    for name, first, measure in (
+        ("real_words", [-0.12, -0.14], "final_gold"),
+        ("full_world", None, "final_gap"),
+    ):
+        path = ROOT / f"config/study/{name}.yaml"
+        kept = ROOT / f"docs/study/{name}"
+        seeds = tuple(json.loads((kept / "claims.json").read_text())["seeds"])
+        study = load_study(path).model_copy(update={"seeds": seeds})
+        cells = cells_of(study)
+        runs = Collected(pq.read_table(kept / "results.parquet").to_pylist())
+        found = outcomes(study, cells, runs)
+        assert all(one.is_complete and one.too_few and one.holds is False for one in found)
+        assert found[0].p is not None and found[0].p < 0.05 and found[0].claim.measure == measure
+        if first is not None:
+            differences = claim_values(study, cells, study.claims[0], runs).values()
+            assert sorted(differences, reverse=True) == pytest.approx(first, abs=1e-9)
+        assert len(load_study(path).all_seeds) >= 5

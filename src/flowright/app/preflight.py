@@ -161,11 +161,16 @@ def _scaffolds(config: Config, environment: Environment, tasks: TaskSets) -> str
 def _training(config: Config) -> str:
     grpo = config.grpo
     settings = f"{grpo.loss}, lr {grpo.learning_rate:g}, KL {grpo.kl_coefficient:g}"
+    if grpo.kl_coefficient:
+        settings += f" ({grpo.divergence} in the {grpo.kl_in}, of {KL_GROUPS[grpo.kl_on]})"
     steps = f"{grpo.steps} steps of {grpo.prompts_per_step}"
     if _has_fixed_data(config):
         return f"{steps} rows, {settings}"
     samples = grpo.prompts_per_step * grpo.group_size
     return f"{steps} problems x {grpo.group_size} attempts = {samples} samples, {settings}"
+
+
+KL_GROUPS = {"all": "all groups", "signal": "groups with a signal"}
 
 
 def _has_fixed_data(config: Config) -> bool:
@@ -247,11 +252,18 @@ def _gpus(config: Config) -> int:
 
 def _settings(config: Config) -> str:
     """Settings that depend on the device or on other keys."""
-    policy, grpo = config.policy, config.grpo
+    policy, grpo, nucleus = config.policy, config.grpo, ""
+    if policy.top_p < 1 and not _has_fixed_data(config):
+        nucleus = (
+            f"\n{' ' * 10}WARNING: policy.top_p {policy.top_p:g}: tokens outside the nucleus are "
+            "never drawn, so they are never learned; ratios are to the learner's own "
+            "log-probabilities, which several optimizer steps cost a pass; watch "
+            "policy/nucleus_mass"
+        )
     return (
         f"{policy.dtype}, gradient checkpointing {'on' if policy.gradient_checkpointing else 'off'}"
         f", rollouts {config.pipeline.max_staleness} steps ahead of the learner, off_policy "
-        f"{grpo.off_policy}, clip -{grpo.clip_low:g} +{grpo.clip_high:g}"
+        f"{grpo.off_policy}, clip -{grpo.clip_low:g} +{grpo.clip_high:g}{nucleus}"
     )
 
 

@@ -295,7 +295,10 @@ def make_trainer(
     text: HeldOutText | None = None,
 ) -> Trainer:
     """Put together the trainer of a run that samples."""
-    learner = Learner(policy, config.grpo, config.policy.temperature, config.seed, ranks)
+    sampled = config.policy
+    learner = Learner(
+        policy, config.grpo, sampled.temperature, config.seed, ranks, top_p=sampled.top_p
+    )
     evaluator = _evaluator(config, environment, policy, ranks)
     longest = config.policy.max_prompt_tokens
     fits = partial(fitting, tokenizer=policy.tokenizer, max_tokens=longest)

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from flowright.config.section import (
     Fraction,
@@ -15,10 +15,20 @@ from flowright.config.section import (
 from flowright.core.plugins import Names
 
 OBJECTIVES = Names(
-    "objective", ("grpo", "dr_grpo", "dapo", "gspo", "cispo", "sft", "bradley_terry")
+    "objective",
+    (
+        *("grpo", "dr_grpo", "dapo", "gspo", "gmpo", "cispo", "sapo", "clip_cov", "kl_cov"),
+        *("sft", "bradley_terry"),
+    ),
 )
-ADVANTAGES = Names("advantage", ("group", "batch", "none", "rloo", "reinforce_plus_plus_baseline"))
-KL_ESTIMATORS = Names("KL estimator", ("k1", "k2", "k3"))
+ADVANTAGES = Names(
+    "advantage",
+    (
+        *("group", "batch", "none", "rloo", "maxrl"),
+        *("reinforce_plus_plus", "reinforce_plus_plus_baseline"),
+    ),
+)
+KL_ESTIMATORS = Names("KL estimator", ("k1", "k2", "k3", "k3_weighted"))
 CORRECTIONS = Names(
     "off-policy correction",
     ("ratio", "truncated", "masked", "sequence_truncated", "sequence_masked", "ignored"),
@@ -55,21 +65,32 @@ class GrpoSection(Section):
     fixed data; nothing is sampled."""
     advantage_scale: Annotated[str, AfterValidator(ADVANTAGES.check)] = "group"
     """Divisor of a group's centred rewards: its standard deviation, the batch's, or none. `rloo`
-    subtracts the mean of the group's other rewards; `reinforce_plus_plus_baseline` divides by the
-    deviation of all centred rewards."""
+    subtracts the mean of the group's other rewards; `maxrl` divides by the group's mean;
+    `reinforce_plus_plus_baseline` divides by the deviation of all centred rewards;
+    `reinforce_plus_plus` has the batch's mean and deviation, and no baseline of a group."""
     clip_low: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Lower clip of the ratio, 1 - clip_low. Default: 0.2; 3e-4 for `gspo`; none for `cispo`."""
+    """Lower clip of the ratio, 1 - clip_low. Default: 0.2; 3e-4 for `gspo`, 0.33 for `gmpo`; none
+    for `cispo`, `sapo` and `kl_cov`."""
     clip_high: PositiveFloat | None = None
-    """Upper clip of the ratio, 1 + clip_high. Default: 0.2; 0.28 for `dapo`, 4e-4 for `gspo`, 4 for
-    `cispo`."""
+    """Upper clip of the ratio, 1 + clip_high. Default: 0.2; 0.28 for `dapo`, 4e-4 for `gspo`, 0.49
+    for `gmpo`, 4 for `cispo` (TRL's `epsilon_high` 5); none for `sapo` and `kl_cov`."""
     dual_clip: Annotated[float, Field(gt=1)] | None = 3.0
-    """Largest ratio where the advantage is negative; null for none. `cispo` ignores it."""
+    """Largest ratio where the advantage is negative; null for none. `cispo`, `gmpo`, `sapo` and
+    `kl_cov` ignore it."""
+    top_entropy: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of tokens that the policy learns from, those of the highest entropy; below 1 it costs a
+    forward pass."""
     kl_coefficient: NonNegativeFloat = 0.01
     """Weight of the KL to the base model."""
     kl_in: Literal["loss", "reward"] = "loss"
     """Apply the KL in the loss, per token, or in the reward, per sample and unscaled."""
-    kl_estimator: Annotated[str, AfterValidator(KL_ESTIMATORS.check)] = "k3"
-    """Schulman's KL estimators; `k3` is never negative."""
+    kl_estimator: Annotated[str, AfterValidator(KL_ESTIMATORS.check)] | None = None
+    """Estimator of KL(policy || base). Default: `k3_weighted` in the loss, unbiased in value and
+    gradient; `k1` in the reward, the only unbiased one there. `k2` has the gradient on policy only;
+    `k3` has that of KL(base || policy), as GRPO and verl's `low_var_kl`."""
+    kl_on: Literal["all", "signal"] = "all"
+    """Groups whose KL and entropy count where they have a weight: all, as the coefficients mean, or
+    those with a signal, which saves the passes of the others."""
     entropy_coefficient: NonNegativeFloat = 0.0
     """Weight of the entropy bonus."""
     off_policy: Annotated[str, AfterValidator(CORRECTIONS.check)] | None = None
@@ -109,13 +130,40 @@ class GrpoSection(Section):
     max_unscored: Fraction = 0.2
     """Share of unscored samples above which the run pauses."""
 
+    @property
+    def divergence(self) -> str:
+        """The KL estimator, given or by default."""
+        return self.kl_estimator or ("k1" if self.kl_in == "reward" else "k3_weighted")
+
+    @property
+    def trains_all(self) -> bool:
+        """True where groups without a signal train, by their KL or their entropy."""
+        weight = max(self.kl_coefficient, self.entropy_coefficient)
+        return self.kl_on == "all" and weight > 0
+
+    @model_validator(mode="after")
+    def _check_estimator_fits_place(self) -> "GrpoSection":
+        name, in_reward = self.divergence, self.kl_in == "reward"
+        if self.kl_coefficient > 0 and name in KL_ESTIMATORS and (name == "k1") != in_reward:
+            why = (
+                "in the reward its gradient is not the KL's; give k1"
+                if in_reward
+                else "in the loss it has no gradient on average; give k3_weighted, or kl_in: reward"
+            )
+            raise ValueError(f"kl_estimator: {name}: {why}")
+        return self
+
     def on(self, behind: bool, longest: int) -> "GrpoSection":
         """With every default that depends on the rest of the configuration, but for the
         objective's own: ``behind``, whether samples come from an older policy or another engine,
         and ``longest``, the token limit of completions. What is given stays."""
         off_policy = self.off_policy or ("truncated" if behind else "ratio")
         return self.model_copy(
-            update={"off_policy": off_policy, "overlong_buffer": self.buffer(longest)}
+            update={
+                "off_policy": off_policy,
+                "kl_estimator": self.divergence,
+                "overlong_buffer": self.buffer(longest),
+            }
         )
 
     def buffer(self, longest: int) -> int:

@@ -192,7 +192,8 @@ class PolicySection(Section):
     temperature: PositiveFloat = 1.0
     """Sampling temperature of training."""
     top_p: float = Field(default=1.0, gt=0, le=1)
-    """Nucleus sampling; below 1 the ratio is biased."""
+    """Nucleus sampling. Below 1, the ratio is to the learner's own log-probabilities, and tokens
+    outside the nucleus are never learned."""
     sampler: Literal["local", "vllm"] = "local"
     """Sample in the trainer's process, or on vLLM servers that get each step's adapter."""
     decode_batch: Positive = 256

@@ -205,6 +205,18 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _check_nucleus_fits_correction(self) -> "Config":
+        name, by_sample = self.grpo.off_policy, self.grpo.loss in ("gspo", "gmpo")
+        by_sample = by_sample or (name or "").startswith("sequence_")
+        if self.policy.top_p < 1 and by_sample and name not in ("ratio", "ignored"):
+            raise ValueError(
+                f"grpo.off_policy: {name}: below policy.top_p 1 the weight of a whole sample "
+                f"({name if name else self.grpo.loss}) is the product of its tokens' nucleus "
+                "masses, which vanishes; set off_policy: ignored, or top_p: 1"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_servers_have_policy(self) -> "Config":
         named = self.policy.sampler == "local" or self.policy.vllm.model_name
         if not named and self.served_policy in (TINY, SMOLLM2):

@@ -1,22 +1,24 @@
 """The keys of `workflow`, `executor`, `reward`, `sandbox`: how workflows run, what they earn."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from flowright.config.section import NonNegative, NonNegativeFloat, Positive, Seconds, Section
 
+RewardValue = Annotated[float, Field(ge=-1e12, le=1e12)]
+
 
 class RewardSection(Section):
     """Rewards of the outcomes of an attempt."""
 
-    invalid: float = -0.2
+    invalid: RewardValue = -0.2
     """Program that cannot be parsed or validated."""
-    crashed: float = -0.1
+    crashed: RewardValue = -0.1
     """Program that fails while running."""
-    wrong: float = 0.0
+    wrong: RewardValue = 0.0
     """Answer judged wrong."""
-    right: float = 1.0
+    right: RewardValue = 1.0
     """Answer judged right."""
     cost_weight: float = Field(default=0.0, ge=0, le=0.5)
     """Weight of the tokens spent, among right answers of a group."""

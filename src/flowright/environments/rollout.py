@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from flowright.config.workflow import RewardSection
-from flowright.core.errors import Blame, Failure, Reason
+from flowright.core.errors import Blame, Failure, Reason, UserError
 from flowright.data.mixture import tasks_by_kind
 from flowright.data.task import Task
 from flowright.grading import Gold
@@ -33,6 +33,19 @@ INVALID = frozenset(
 """The policy's failures before its program ran. Its other failures count as crashes."""
 
 
+LARGEST_REWARD = 1e12
+"""Larger rewards are refused: their squares overflow in a group's deviation and in metrics."""
+
+
+def check_reward(value: float) -> None:
+    """Raise UserError for a reward or a penalty that is not finite, or too large."""
+    if not abs(value) <= LARGEST_REWARD:  # nan, too
+        raise UserError(
+            f"reward {value:g}: give a number between -{LARGEST_REWARD:g} and {LARGEST_REWARD:g}; "
+            "an unscored sample is None, never NaN or infinite"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Reward:
     """``value`` is the sum of ``parts``, or None for a sample that could not be scored, which has
@@ -54,7 +67,10 @@ class Reward:
         if self.value is None:
             if self.parts:
                 raise ValueError(f"an unscored sample has no parts, not {dict(self.parts)}")
-        elif not math.isclose(self.value, sum(self.parts.values()), abs_tol=1e-9):
+            return
+        for value in (self.value, *self.parts.values()):
+            check_reward(value)
+        if not math.isclose(self.value, sum(self.parts.values()), abs_tol=1e-9):
             raise ValueError(f"parts {dict(self.parts)} do not sum to {self.value}")
 
 

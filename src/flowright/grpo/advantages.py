@@ -1,11 +1,13 @@
 """Group-relative advantages under law 1: what was not graded takes no part."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import add
 from typing import Literal
 
+from flowright.core.errors import UserError
+from flowright.environments.rollout import check_reward
 from flowright.grpo.tables import ADVANTAGES
 
 Signal = Literal["ok", "zero_variance", "too_few"]
@@ -17,18 +19,38 @@ EPSILON = 1e-6
 class GroupAdvantages:
     """Advantages of one group, in the order of its samples. An unscored sample has exactly 0.
 
-    ``signal`` other than "ok" leaves the group, all zeros, out of the update: "too_few" has fewer
-    than two scored samples, "zero_variance" equal rewards.
+    ``signal`` other than "ok" leaves the group out of the update but for its KL and entropy
+    (``grpo.kl_on``): "too_few" has fewer than two scored samples, "zero_variance" equal rewards.
     """
 
     values: tuple[float, ...]
     signal: Signal
 
 
+Rewards = Sequence[Sequence[float]]
+"""Scored rewards, group by group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advantage:
+    """A value of ``grpo.advantage_scale``. ``across_groups``: a group of equal rewards has a signal
+    where others' differ."""
+
+    compute: Callable[[Rewards], list[list[float]]]
+    across_groups: bool = False
+
+
+def advantage_of(scale: str) -> Advantage:
+    """Load a value of ``grpo.advantage_scale``."""
+    found = ADVANTAGES.load(scale)
+    return found if isinstance(found, Advantage) else Advantage(found)
+
+
 def group_advantages(
     rewards: Sequence[Sequence[float | None]],
     scale: str = "group",
     penalties: Sequence[Sequence[float]] | None = None,
+    divergences: Sequence[Sequence[float]] | None = None,
 ) -> list[GroupAdvantages]:
     """Return the advantages of all groups of a step; a reward of None is an unscored sample.
 
@@ -40,20 +62,22 @@ def group_advantages(
     length or its distance from the base model. They are centred within their group and added
     unscaled: divided by a deviation, a small one would become as large as the difference between
     right and wrong wherever nothing else differs. So the KL has the weight that it has in the loss.
-    Penalties are no signal by themselves.
+    Penalties are no signal by themselves. ``divergences`` are those penalties, or the part of them,
+    that also count in groups without one.
     """
     scored = [[r for r in group if r is not None] for group in rewards]
     costs = penalties or [[0.0] * len(group) for group in rewards]
     for value in (*(r for group in scored for r in group), *(c for group in costs for c in group)):
-        if not math.isfinite(value):
-            raise ValueError(f"reward {value}: an unscored sample is None, never NaN or infinite")
+        check_reward(value)
     advantages = []
-    computed = ADVANTAGES.load(scale)(scored)
-    for group, known, found, cost in zip(rewards, scored, computed, costs, strict=True):
-        signal = signal_of(group)
+    computed = advantage_of(scale).compute(scored)
+    always = divergences or [[0.0] * len(group) for group in rewards]
+    signals = signals_of(rewards, scale)
+    for group, signal, known, found, cost, least in zip(
+        rewards, signals, scored, computed, costs, always, strict=True
+    ):
         if signal != "ok":
-            advantages.append(GroupAdvantages((0.0,) * len(group), signal))
-            continue
+            found, cost = [0.0] * len(known), least
         if len(found) != len(known) or not all(map(math.isfinite, found)):
             raise ValueError(f"grpo.advantage_scale: {scale} gave {found} for rewards {known}")
         paid = [c for c, r in zip(cost, group, strict=True) if r is not None]
@@ -64,32 +88,39 @@ def group_advantages(
     return advantages
 
 
-def signal_of(rewards: Sequence[float | None]) -> Signal:
-    """Return the signal of a group with these rewards."""
-    known = [reward for reward in rewards if reward is not None]
+def signals_of(rewards: Sequence[Sequence[float | None]], scale: str = "group") -> list[Signal]:
+    """Return the signals of groups with these rewards."""
+    scored = [[r for r in group if r is not None] for group in rewards]
+    if advantage_of(scale).across_groups:
+        every = _signal([r for group in scored for r in group])
+        return [every if group else "too_few" for group in scored]
+    return [_signal(group) for group in scored]
+
+
+def _signal(known: Sequence[float]) -> Signal:
     if len(known) < 2:
         return "too_few"
     return "zero_variance" if all(r == known[0] for r in known) else "ok"
 
 
-def by_group(rewards: Sequence[Sequence[float]]) -> list[list[float]]:
+def by_group(rewards: Rewards) -> list[list[float]]:
     """(r_i - mean(r)) / (std(r) + 1e-6) of each group (DeepSeekMath, arXiv 2402.03300, section
     4.1.2). Standard deviations are the sample's (n - 1)."""
     return [_centred(group, _deviation(group) + EPSILON) for group in rewards]
 
 
-def by_batch(rewards: Sequence[Sequence[float]]) -> list[list[float]]:
+def by_batch(rewards: Rewards) -> list[list[float]]:
     """(r_i - mean(r)) / (std of all groups' rewards + 1e-6) (REINFORCE++, arXiv 2501.03262)."""
     deviation = _deviation([reward for group in rewards for reward in group])
     return [_centred(group, deviation + EPSILON) for group in rewards]
 
 
-def centred(rewards: Sequence[Sequence[float]]) -> list[list[float]]:
+def centred(rewards: Rewards) -> list[list[float]]:
     """r_i - mean(r) (Dr. GRPO, arXiv 2503.20783, section 3.2)."""
     return [_centred(group, 1.0) for group in rewards]
 
 
-def leave_one_out(rewards: Sequence[Sequence[float]]) -> list[list[float]]:
+def leave_one_out(rewards: Rewards) -> list[list[float]]:
     """r_i - mean of the group's others, which is n / (n - 1) (r_i - mean(r)) (RLOO, arXiv
     2402.14740, section 3)."""
     return [
@@ -98,7 +129,7 @@ def leave_one_out(rewards: Sequence[Sequence[float]]) -> list[list[float]]:
     ]
 
 
-def whitened(rewards: Sequence[Sequence[float]]) -> list[list[float]]:
+def whitened(rewards: Rewards) -> list[list[float]]:
     """r_i - mean(r) of the group, divided by the deviation of just that over the whole batch
     (REINFORCE++-baseline, arXiv 2501.03262). :func:`by_batch` divides by the deviation of the
     rewards themselves, which grows with the difference between easy problems and hard ones. An
@@ -107,6 +138,31 @@ def whitened(rewards: Sequence[Sequence[float]]) -> list[list[float]]:
     centres = centred(rewards)
     deviation = _deviation([value for group in centres for value in group])
     return [[value / (deviation + EPSILON) for value in group] for group in centres]
+
+
+def by_mean(rewards: Rewards) -> list[list[float]]:
+    """(r_i - mean(r)) / mean(r) of each group, which weighs hard problems most: with rewards of 0
+    and 1 the expected update is that of the likelihood of being right (MaxRL, arXiv 2602.02710).
+    Raises UserError for rewards below 0."""
+    for value in (r for group in rewards for r in group):
+        if value < 0:
+            raise UserError(
+                f"grpo.advantage_scale: maxrl: a reward of {value:g}; give rewards of 0 or more "
+                "(reward.invalid=0 reward.crashed=0)"
+            )
+    means = [math.fsum(group) / max(1, len(group)) for group in rewards]
+    return [_centred(group, mean or 1.0) for group, mean in zip(rewards, means, strict=True)]
+
+
+def across_groups(rewards: Rewards) -> list[list[float]]:
+    """(r_i - mean) / (std + 1e-6) over the rewards of all groups: no baseline of a group
+    (REINFORCE++, arXiv 2501.03262)."""
+    every = [reward for group in rewards for reward in group]
+    mean, deviation = math.fsum(every) / max(1, len(every)), _deviation(every) + EPSILON
+    return [[(reward - mean) / deviation for reward in group] for group in rewards]
+
+
+ACROSS_GROUPS = Advantage(across_groups, across_groups=True)
 
 
 def _centred(values: Sequence[float], divisor: float) -> list[float]:

@@ -59,6 +59,11 @@ class Batch:
         """Added to each task reward; 0 or below but for noise of the KL's estimate."""
         return [[_penalty(rollout.reward) for rollout in group] for group in self.rollouts_P_G]
 
+    @property
+    def divergences_P_G(self) -> list[list[float]]:
+        """The part of the penalties that is the KL's."""
+        return [[r.reward.parts.get("kl", 0.0) for r in group] for group in self.rollouts_P_G]
+
     def followed_by(self, more: "Batch") -> "Batch":
         return Batch(
             self.prompts_P_G + more.prompts_P_G,
@@ -141,10 +146,11 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A prompt and its samples that train."""
+    """A prompt and its samples that train; without a signal only by their KL and entropy."""
 
     prompt_ids: Sequence[int]
     samples: Sequence[Trained]
+    has_signal: bool = True
 
     @property
     def completions(self) -> list[Sequence[int]]:
@@ -167,8 +173,9 @@ class Requested:
     idle: Sequence[int]
 
     def minibatches(self, most: int, trained: int) -> int:
-        """Return the number of optimizer steps for ``trained`` groups: ``most`` if all requested
-        groups train, else fewer, so that no step has fewer groups than the smallest would then."""
+        """Return the number of optimizer steps for ``trained`` groups with a signal: ``most`` if
+        all requested groups have one, else fewer, so that no step has fewer groups than the
+        smallest would then."""
         return max(1, min(most, trained // max(1, self.groups // most)))
 
 
@@ -220,16 +227,21 @@ def _trained(batch: Batch, p: int, g: int, advantage: float) -> Trained:
 
 
 def trained_groups(
-    batch: Batch, advantages_P: Sequence[GroupAdvantages], filter_overlong: bool = False
+    batch: Batch,
+    advantages_P: Sequence[GroupAdvantages],
+    filter_overlong: bool = False,
+    trains_all: bool = False,
 ) -> list[Group]:
-    """Return a group for each form of the tasks with a signal, without unscored samples.
+    """Return a group for each form of the tasks with a signal, or of ``trains_all`` tasks, without
+    unscored samples.
 
     ``filter_overlong`` also leaves out completions cut at the token limit (DAPO's overlong
     filtering, arXiv 2503.14476, section 3.4).
     """
     groups = []
     for p, prompt, attempts in _forms(batch):
-        if advantages_P[p].signal != "ok":
+        has_signal = advantages_P[p].signal == "ok"
+        if not (has_signal or trains_all):
             continue
         kept = [
             _trained(batch, p, g, advantages_P[p].values[g])
@@ -238,7 +250,7 @@ def trained_groups(
             and not (filter_overlong and batch.samples_P_G[p][g].finish_reason == "length")
         ]
         if kept:
-            groups.append(Group(prompt.token_ids, kept))
+            groups.append(Group(prompt.token_ids, kept, has_signal))
     return groups
 
 
@@ -247,14 +259,22 @@ def score(
 ) -> list[Tensor]:
     """Return the log-probabilities of each sample's learned tokens, float32, in the order of the
     samples: without gradients, at the sampling temperature."""
+    return [logprobs_T for logprobs_T, _ in measured(policy, groups, section, temperature)]
+
+
+def measured(
+    policy: Policy, groups: Sequence[Group], section: GrpoSection, temperature: float
+) -> list[tuple[Tensor, Tensor]]:
+    """Return :func:`score` with the entropies of the tokens' distributions, in nats."""
     samples = [sample for group in groups for sample in group.samples]
-    found: dict[int, Tensor] = {}
+    found: dict[int, tuple[Tensor, Tensor]] = {}
     budget, sharing = section.micro_batch_tokens, section.prefix_sharing
     with torch.no_grad():
         for hidden_N, numbers in chunks(policy, groups, budget, sharing):
             chunk = [samples[number] for number in numbers]
-            logprobs_N, _ = sample_logprobs(policy, hidden_N, chunk, temperature)
-            parts = logprobs_N.split([sample.count for sample in chunk])
+            both = sample_logprobs(policy, hidden_N, chunk, temperature)
+            lengths = [sample.count for sample in chunk]
+            parts = zip(*(values_N.split(lengths) for values_N in both), strict=True)
             found.update(zip(numbers, parts, strict=True))
     return [found[number] for number in range(len(samples))]
 

@@ -19,12 +19,22 @@ from flowright.grpo.batch import (
     Requested,
     Trained,
     chunk_scores,
+    measured,
     sample_logprobs,
     score,
     score_some,
 )
-from flowright.grpo.objectives import Objective, PairObjective, Tokens, choices_of, k3, pairs_of
-from flowright.grpo.ranks import ONE, Ranks
+from flowright.grpo.objectives import (
+    Objective,
+    PairObjective,
+    Statistics,
+    Tokens,
+    choices_of,
+    high_entropy,
+    k3,
+    pairs_of,
+)
+from flowright.grpo.ranks import ONE, Ranks, interleaved
 from flowright.grpo.step_record import StepSums, fixed_data_metrics, step_norms, update_metrics
 from flowright.grpo.tables import SCHEDULES
 from flowright.policy.layout import to_device
@@ -39,7 +49,9 @@ class Minibatch:
     ``weights_S``: the weight of each sample's tokens among all ranks'. ``reference``: log-probs of
     the reference, empty without a KL term. ``old``: log-probs before the update by sample number,
     empty if the first forward pass computes them. ``found``: all of the latter once trained on,
-    None where they are not kept.
+    None where they are not kept. ``regular``: factor of the weights for KL and entropy.
+    ``selected`` and ``learned``: by sample, the tokens that the objective selected and those that
+    the policy learns from; empty without a selection.
     """
 
     groups: Sequence[Group]
@@ -48,6 +60,14 @@ class Minibatch:
     reference: Sequence[Tensor] = ()
     old: Mapping[int, Tensor] = field(default_factory=dict)
     found: dict[int, Tensor] | None = None
+    regular: float = 1.0
+    selected: Sequence[Tensor] = ()
+    learned: Sequence[Tensor] = ()
+
+    @property
+    def silent(self) -> list[bool]:
+        """True for each sample whose group has no signal."""
+        return [not group.has_signal for group in self.groups for _ in group.samples]
 
     def by_place(self) -> dict[Place, list[float]]:
         """Return the log-probs found for samples that have a place in a batch."""
@@ -67,8 +87,10 @@ class Learner:
         temperature: float,
         seed: int,
         ranks: Ranks = ONE,
+        top_p: float = 1.0,
     ) -> None:
         self._policy = policy
+        self._cuts = top_p < 1  # samples have log-probs of a nucleus, not of the policy
         self._ranks = ranks
         self._section = section
         self._seed = seed
@@ -106,7 +128,8 @@ class Learner:
 
         An optimizer step whose gradient is not finite is skipped and counted
         (``policy/skipped_updates``); metrics that it made infinite are left out. Without groups the
-        weights stay, and the learning rate is the only metric.
+        weights stay, and the learning rate is the only metric. Groups without a signal are spread
+        evenly over the optimizer steps, whose number is that of the others.
         """
         rate = learning_rate(self._section, step)
         if not groups:
@@ -115,17 +138,27 @@ class Learner:
             parameters["lr"] = rate
         requested = requested or Requested(len(groups), len(groups), ())
         order = random.Random(f"{self._seed}/{step}/minibatches")
-        shuffled = order.sample(groups, len(groups))
-        count = requested.minibatches(self._section.minibatches, len(groups))
-        weights_P = self._weights(shuffled, longest, requested)
+        signal, silent = (
+            order.sample(some, len(some))
+            for some in ([g for g in groups if g.has_signal == kind] for kind in (True, False))
+        )
+        count = requested.minibatches(self._section.minibatches, len(signal))
+        weights_P = self._weights([*signal, *silent], longest, requested)
+        heavy_P, light_P = weights_P[: len(signal)], weights_P[len(signal) :]
         # Whole groups, of like number; each stands for its part of all that was requested.
         moves = count * self._section.epochs
+        # KL and entropy of all groups are a mean over all that was drawn, replaced groups included.
+        regular = requested.groups / requested.drawn if self._section.kl_on == "all" else 1.0
         minibatches = [
-            self._prepare(
-                shuffled[i::count],
-                [count * w_S for w_S in weights_P[i::count]],
-                moves,
-                keep=found is not None,
+            replace(
+                self._prepare(
+                    [*signal[i::count], *silent[i::count]],
+                    [count * w_S for w_S in (*heavy_P[i::count], *light_P[i::count])],
+                    moves,
+                    keep=found is not None,
+                    draw=f"{self._seed}/{step}/selected/{i}",
+                ),
+                regular=regular,
             )
             for i in range(count)
         ]
@@ -141,6 +174,9 @@ class Learner:
             for minibatch in minibatches:
                 found |= minibatch.by_place()
         metrics = {"policy/lr": rate, **step_norms(norms), **self._metrics(sums_M, count)}
+        if not self._choices.objective.fixed_data:
+            trained = sum(sample.count for group in groups for sample in group.samples)
+            metrics["policy/covered_frac"] = trained / (trained + sum(requested.idle))
         return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
     def measure(self, groups: Sequence[Group]) -> dict[str, float]:
@@ -159,7 +195,7 @@ class Learner:
         if self._choices.objective.fixed_data:
             return fixed_data_metrics(sums_M, epoch)
         weighted = self._choices.correction.weights is not None
-        return update_metrics(sums_M, epoch, self._kl_in_loss, weighted)
+        return update_metrics(sums_M, epoch, self._kl_in_loss, weighted, self._cuts)
 
     @property
     def _kl_in_loss(self) -> bool:
@@ -180,27 +216,87 @@ class Learner:
         weights_P: Sequence[Tensor],
         moves: int,
         keep: bool,
+        draw: str,
     ) -> Minibatch:
         """Return this rank's share with log-probs of the reference and of the policy before its
         ``moves`` optimizer steps, computed once for all passes. With a single step they are those
-        of its forward pass. ``keep``: those of all samples are wanted."""
+        of its forward pass. ``keep``: those of all samples are wanted. ``draw``: the seed of what
+        the objective selects."""
         mine, samples = self._ranks.mine(groups), [s for group in groups for s in group.samples]
+        made = self._minibatch(groups, weights_P)
+        if self._kl_in_loss:
+            made = replace(made, reference=self._reference(mine))
+        if self._selects:
+            return self._selected(made, moves, keep, draw)
         # Among all ranks' samples, as all score some or none does.
         before = moves > 1 and any(map(self._is_to_learner, samples))
         old = self._scores(mine, self._is_to_learner) if before else {}
         others = keep and moves > 1 and not all(map(self._is_to_learner, samples))
         rest = self._scores(mine, lambda s: not self._is_to_learner(s)) if others else {}
+        return replace(made, old=old, found={**old, **rest} if keep else None)
+
+    @property
+    def _selects(self) -> bool:
+        """True where tokens are selected among those of an optimizer step, before it."""
+        objective = self._choices.objective
+        if not isinstance(objective, Objective) or objective.fixed_data:
+            return False
+        return objective.selects is not None or self._section.top_entropy < 1
+
+    def _selected(self, made: Minibatch, moves: int, keep: bool, draw: str) -> Minibatch:
+        """Return the minibatch with the log-probs before its steps, and with the tokens that are
+        selected among all ranks' in groups with a signal."""
+        found = measured(self._policy, made.groups, self._section, self._temperature)
+        advantages = [sample.advantage for sample in made.samples]
+        rows = [
+            torch.stack(
+                [logprobs_T.cpu(), entropy_T.cpu(), torch.full(logprobs_T.shape, advantage)]
+            )
+            for (logprobs_T, entropy_T), advantage in zip(found, advantages, strict=True)
+        ]
+        each = iter(rows)
+        mine_P = [
+            torch.cat(
+                [torch.zeros(3, 0), *([next(each) for _ in group.samples] * group.has_signal)], 1
+            )
+            for group in made.groups
+        ]
+        every_P = interleaved(self._ranks.gather(mine_P))  # the same on every number of ranks
+        marks_N = self._marks(Statistics(*torch.cat(every_P, dim=1)), draw)
+        marks_P = self._ranks.mine(marks_N.split([part.shape[1] for part in every_P], dim=1))
+        marks: list[Tensor] = []
+        for group, marks_M in zip(made.groups, marks_P, strict=True):
+            counts = [sample.count for sample in group.samples]
+            silent = torch.tensor([[False], [True]]).expand(2, sum(counts))
+            marks += (marks_M if group.has_signal else silent).split(counts, dim=1)
+        logprobs = {n: logprobs_T for n, (logprobs_T, _) in enumerate(found)}
+        old = {n: logprobs[n] for n, s in enumerate(made.samples) if self._is_to_learner(s)}
         return replace(
-            self._minibatch(groups, weights_P),
-            reference=self._reference(mine) if self._kl_in_loss else (),
-            old=old,
-            found={**old, **rest} if keep else None,
+            made,
+            old=old if moves > 1 else {},
+            found=logprobs if keep else None,
+            selected=[selected_T for selected_T, _ in marks],
+            learned=[learned_T for _, learned_T in marks],
         )
 
+    def _marks(self, statistics: Statistics, draw: str) -> Tensor:
+        """Return the tokens that the objective selects and those that the policy learns from, as
+        two rows of truth values."""
+        objective, share = self._choices.objective, self._section.top_entropy
+        assert isinstance(objective, Objective)
+        learned_N = torch.ones(statistics.logprobs_N.shape, dtype=torch.bool)
+        selected_N = ~learned_N
+        if learned_N.numel() and objective.selects is not None:
+            generator = torch.Generator().manual_seed(random.Random(draw).getrandbits(63))
+            selected_N = objective.selects(statistics, generator)
+        if learned_N.numel() and share < 1:
+            learned_N = high_entropy(statistics, share)
+        return torch.stack([selected_N, learned_N])
+
     def _is_to_learner(self, sample: Trained) -> bool:
-        """Return whether a sample's ratio is to the learner before the update. That of a scaffolded
-        sample always is: its sampler's log-probs belong to another prompt."""
-        return sample.scaffolded or not self._choices.correction.to_sampler
+        """Return whether a sample's ratio is to the learner before the update. It always is where
+        the sampler's log-probs belong to another prompt (a scaffold) or to a nucleus."""
+        return sample.scaffolded or self._cuts or not self._choices.correction.to_sampler
 
     def _scores(
         self, groups: Sequence[Group], wanted: Callable[[Trained], bool]
@@ -223,17 +319,18 @@ class Learner:
 
     def divergences(self, groups: Sequence[Group]) -> list[float]:
         """Estimate each sample's KL to the base model, in nats: ``grpo.kl_estimator`` summed over
-        its tokens, under the policy that sampled it, or under the current one for a scaffolded
-        sample. ``grpo.kl_in: reward`` takes it from the reward (a penalty for each sample as in
-        arXiv 2009.01325, section 3.4)."""
+        its tokens, under the policy that sampled it, or under the current one for a sample of a
+        scaffold or a nucleus. ``grpo.kl_in: reward`` takes it from the reward (a penalty for each
+        sample as in arXiv 2009.01325, section 3.4)."""
         samples = [sample for group in groups for sample in group.samples]
-        scaffolded = torch.tensor([sum(s.scaffolded for s in samples)], device=self.device)
-        self._ranks.sum([scaffolded])  # all ranks score some or none does
-        scored = self._scores(groups, lambda s: s.scaffolded) if int(scaffolded) else {}
+        wanted = torch.tensor([sum(s.scaffolded or self._cuts for s in samples)])
+        wanted = wanted.to(self.device)
+        self._ranks.sum([wanted])  # all ranks score some or none does
+        scored = self._scores(groups, lambda s: s.scaffolded or self._cuts) if int(wanted) else {}
         sums = []
         for n, reference_T in enumerate(self._reference(groups)):
             known_T = scored.get(n, torch.tensor(samples[n].sampled_logprobs))
-            sums.append(float(self._choices.kl(known_T.cpu(), reference_T.cpu()).sum()))
+            sums.append(float(self._choices.kl.estimate(known_T.cpu(), reference_T.cpu()).sum()))
         return sums
 
     def _optimizer_step(self, minibatch: Minibatch, sums: StepSums) -> float:
@@ -324,9 +421,17 @@ class Learner:
         advantages_N = to_device(advantages_S, device)[sample_N]
         choices = self._choices
         bounds = choices.clip_low, choices.clip_high, section.dual_clip
-        tokens = Tokens(logprobs_N, old_N, advantages_N, sample_N, *bounds)
+        selected_N = learned_N = None
+        if minibatch.selected:
+            marks = [
+                torch.cat([m[n] for n in numbers]) for m in (minibatch.selected, minibatch.learned)
+            ]
+            selected_N, learned_N = (to_device(mark_N, device) for mark_N in marks)
+        tokens = Tokens(logprobs_N, old_N, advantages_N, sample_N, *bounds, selected_N)
         terms = objective.terms(tokens)
-        total_N = terms.policy_N
+        total_N, weight_N = terms.policy_N, None
+        if learned_N is not None:
+            total_N = total_N * learned_N
         if choices.correction.weights is not None:
             cap, drift_N = section.off_policy_cap, (old_N - sampled_N).detach()
             weight_N = choices.correction.weights(drift_N, sample_N, cap)
@@ -336,15 +441,24 @@ class Learner:
         policy_N = total_N.detach()
         if minibatch.reference:
             reference_N = torch.cat([minibatch.reference[number] for number in numbers])
-            total_N = total_N + section.kl_coefficient * self._choices.kl(logprobs_N, reference_N)
+            kl_N = choices.kl.estimate(logprobs_N, reference_N)
+            if choices.kl.weighted:
+                kl_N = kl_N * tokens.log_ratio_N.exp()
+                kl_N = kl_N if weight_N is None else kl_N * weight_N
+            total_N = total_N + minibatch.regular * section.kl_coefficient * kl_N
             sums.add("kl", k3(logprobs_N.detach(), reference_N).sum())
         if section.entropy_coefficient:
-            total_N = total_N - section.entropy_coefficient * entropy_N
+            total_N = total_N - minibatch.regular * section.entropy_coefficient * entropy_N
         weights_S = to_device(minibatch.weights_S[numbers], device)
         loss = (weights_S[sample_N] * total_N).sum()
         sums.add("tokens", logprobs_N.numel())
         sums.add("entropy", entropy_N.detach().sum())
-        sums.add_clipping(terms, tokens.log_ratio_N.detach().exp())
+        silent_S = torch.tensor([minibatch.silent[number] for number in numbers])
+        sums.add("signal_tokens", int(lengths[~silent_S].sum()))
+        silent_N = to_device(silent_S, device)[sample_N] if bool(silent_S.any()) else None
+        sums.add_clipping(terms, tokens.log_ratio_N.detach().exp(), silent_N)
+        if self._cuts:
+            sums.add_apart("nucleus", (old_N - sampled_N).detach().exp(), scaffolded_N)
         sums.add_apart("log_ratio", (logprobs_N.detach() - sampled_N).abs(), scaffolded_N)
         sums.add("policy", (weights_S[sample_N] * policy_N).sum())
         sums.add("loss", loss.detach())

@@ -9,7 +9,7 @@ whole.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
@@ -36,6 +36,8 @@ class Tokens:
     clip_low: float
     clip_high: float
     dual_clip: float | None = None
+    selected_N: Tensor | None = None
+    """True for the tokens that the objective selected of the batch, if it does."""
 
     @property
     def log_ratio_N(self) -> Tensor:
@@ -52,6 +54,16 @@ class Terms:
     clipped_N: Tensor
     ratio_N: Tensor | None = None
     dual_N: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """The tokens of an optimizer step in groups with a signal, all ranks', each of shape [N]: by
+    the policy before the update, at the sampling temperature."""
+
+    logprobs_N: Tensor
+    entropy_N: Tensor
+    advantages_N: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +84,8 @@ class Objective:
     fixed_data: bool = False
     """Learns from completions of the data: nothing is sampled, and an advantage is a weight."""
     by_sample: bool = False
+    selects: Callable[[Statistics, torch.Generator], Tensor] | None = None
+    """Tokens of an optimizer step [N] that the terms treat apart. Costs a forward pass."""
 
 
 def over_samples(lengths_S: Tensor, longest: int) -> Tensor:
@@ -117,6 +131,88 @@ def capped(tokens: Tokens) -> Terms:
     return Terms(-capped_N * tokens.advantages_N * tokens.logprobs_N, ratio_N > cap)
 
 
+def clipped_by_geometric_mean(tokens: Tokens) -> Terms:
+    """-s A with s = exp(mean over the sample's tokens of their log-ratios), these clipped from
+    above where A > 0 and else from below (GMPO, arXiv 2507.20673)."""
+    low, high = math.log1p(-tokens.clip_low), math.log1p(tokens.clip_high)
+    log_ratio_N, up_N = tokens.log_ratio_N, tokens.advantages_N > 0
+    bound_N = torch.where(up_N, log_ratio_N.clamp(max=high), log_ratio_N.clamp(min=low))
+    sums_N = _summed(bound_N.detach(), tokens.sample_N)
+    lengths_N = _summed(torch.ones_like(sums_N), tokens.sample_N)
+    ratio_N = (sums_N / lengths_N + bound_N - bound_N.detach()).exp()
+    held_N = (bound_N != log_ratio_N).detach()
+    return Terms(-ratio_N * tokens.advantages_N, held_N, log_ratio_N.detach().exp())
+
+
+def gated(tokens: Tokens, positive: float = 1.0, negative: float = 1.05) -> Terms:
+    """-4 / t sigmoid(t (r - 1)) A with the temperature t of the advantage's sign: a gate that
+    closes softly as r leaves 1 (SAPO, arXiv 2511.20347)."""
+    ratio_N, nothing_N = (
+        tokens.log_ratio_N.exp(),
+        torch.zeros_like(tokens.sample_N, dtype=torch.bool),
+    )
+    t_N = torch.where(tokens.advantages_N > 0, positive, negative)
+    gate_N = (t_N * (ratio_N - 1)).sigmoid() * 4 / t_N
+    return Terms(-gate_N * tokens.advantages_N, nothing_N, ratio_N.detach())
+
+
+def covariances(statistics: Statistics) -> Tensor:
+    """(log p - mean) (A - mean) of each token, by which an update lowers the entropy (arXiv
+    2505.22617)."""
+    logprobs_N, advantages_N = statistics.logprobs_N, statistics.advantages_N
+    return (logprobs_N - logprobs_N.mean()) * (advantages_N - advantages_N.mean())
+
+
+def between(
+    statistics: Statistics,
+    draw: torch.Generator,
+    share: float = 2e-4,
+    low: float = 1.0,
+    high: float = 5.0,
+) -> Tensor:
+    """Draw ``share`` of all tokens, at least one, among those with a covariance between the
+    bounds (Clip-Cov, arXiv 2505.22617)."""
+    cov_N = covariances(statistics)
+    chosen_N = torch.zeros_like(cov_N, dtype=torch.bool)
+    (places,) = ((cov_N > low) & (cov_N < high)).nonzero(as_tuple=True)
+    order = torch.randperm(len(places), generator=draw)
+    chosen_N[places[order[: max(1, int(share * len(cov_N)))]]] = True
+    return chosen_N
+
+
+def largest(statistics: Statistics, draw: torch.Generator, share: float = 2e-4) -> Tensor:
+    """Return the ``share`` of tokens with the largest covariance, at least one (KL-Cov, arXiv
+    2505.22617)."""
+    cov_N = covariances(statistics)
+    chosen_N = torch.zeros_like(cov_N, dtype=torch.bool)
+    chosen_N[cov_N.topk(max(1, int(share * len(cov_N)))).indices] = True
+    return chosen_N
+
+
+def clipped_or_selected(tokens: Tokens) -> Terms:
+    """:func:`clipped`, and 0 for the selected tokens (Clip-Cov, arXiv 2505.22617)."""
+    terms, selected_N = clipped(tokens), tokens.selected_N
+    assert selected_N is not None
+    policy_N = terms.policy_N.masked_fill(selected_N, 0.0)
+    return replace(terms, policy_N=policy_N, clipped_N=terms.clipped_N | selected_N)
+
+
+def penalised_or_free(tokens: Tokens, coefficient: float = 1.0) -> Terms:
+    """-r A, for the selected tokens plus ``coefficient`` (r - 1 - log r), which estimates KL(old ||
+    policy) (KL-Cov, arXiv 2505.22617; verl takes the size of log r)."""
+    assert tokens.selected_N is not None
+    log_ratio_N = tokens.log_ratio_N
+    kl_N = coefficient * (torch.expm1(log_ratio_N) - log_ratio_N)
+    policy_N = -log_ratio_N.exp() * tokens.advantages_N + kl_N * tokens.selected_N
+    return Terms(policy_N, torch.zeros_like(tokens.selected_N), log_ratio_N.detach().exp())
+
+
+def high_entropy(statistics: Statistics, share: float) -> Tensor:
+    """Return the tokens of the ``share`` with the highest entropy (arXiv 2506.01939)."""
+    threshold = torch.quantile(statistics.entropy_N.float(), 1 - share)
+    return statistics.entropy_N >= threshold
+
+
 def supervised(tokens: Tokens) -> Terms:
     """-w log p: the likelihood of fixed data, each sample with its own weight."""
     held_N = torch.zeros_like(tokens.sample_N, dtype=torch.bool)
@@ -143,6 +239,13 @@ GSPO = Objective(over_samples, clipped_by_sample, 3e-4, 4e-4, by_sample=True)
 """Bounds: arXiv 2507.18071, section 5.1. A mean over a sample's tokens moves far less than they."""
 CISPO = Objective(over_tokens, capped, clip_high=4.0)
 """The paper tunes the cap and does not print it; 5 is ScaleRL's (arXiv 2510.13786)."""
+GMPO = Objective(
+    over_samples, clipped_by_geometric_mean, -math.expm1(-0.4), math.expm1(0.4), by_sample=True
+)
+"""Bounds: exp(-0.4) and exp(0.4), as published."""
+SAPO = Objective(over_samples, gated)
+CLIP_COV = Objective(over_tokens, clipped_or_selected, selects=between)
+KL_COV = Objective(over_tokens, penalised_or_free, selects=largest)
 SFT = Objective(over_tokens, supervised, fixed_data=True)
 
 
@@ -213,20 +316,37 @@ IGNORED = Correction(to_sampler=False)
 
 
 def k1(logprobs_N: Tensor, reference_N: Tensor) -> Tensor:
-    """d. Its gradient has zero mean: it belongs in the reward (``grpo.kl_in``), and as a loss it
-    only adds noise."""
+    """d. Unbiased, and in the reward (``grpo.kl_in``) so is its gradient. In the loss that has zero
+    mean."""
     return logprobs_N - reference_N
 
 
 def k2(logprobs_N: Tensor, reference_N: Tensor) -> Tensor:
-    """d^2 / 2."""
+    """d^2 / 2. Biased in value; in the loss its gradient is the KL's if the policy itself
+    sampled."""
     return 0.5 * (logprobs_N - reference_N).square()
 
 
 def k3(logprobs_N: Tensor, reference_N: Tensor) -> Tensor:
-    """exp(-d) - 1 + d, GRPO's (arXiv 2402.03300, equation 4)."""
+    """exp(-d) - 1 + d, GRPO's (arXiv 2402.03300, equation 4). Unbiased in value; in the loss its
+    gradient is that of KL(reference || policy)."""
     difference_N = logprobs_N - reference_N
     return torch.expm1(-difference_N) + difference_N
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """A value of ``grpo.kl_estimator``: a function of the tokens' log-probabilities under the
+    policy and under the reference, [N] each. ``weighted``: in the loss it is multiplied by the
+    token's ratio, gradient included, and by the off-policy weight."""
+
+    estimate: Callable[[Tensor, Tensor], Tensor]
+    weighted: bool = False
+
+
+K3_WEIGHTED = Divergence(k3, weighted=True)
+"""r k3 with r = p / p_old: the expectation under p_old is that of k3 under p, and so is its
+gradient, E[d grad log p] (DeepSeek-V3.2, arXiv 2512.02556)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,12 +424,11 @@ Kind = TypeVar("Kind")
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The functions and bounds that section ``grpo`` names. ``kl``: a function of the tokens'
-    log-probabilities under the policy and under the reference, [N] each."""
+    """The functions and bounds that section ``grpo`` names."""
 
     objective: Objective | PairObjective
     correction: Correction
-    kl: Callable[[Tensor, Tensor], Tensor]
+    kl: Divergence
     clip_low: float
     clip_high: float
 
@@ -323,10 +442,11 @@ def choices_of(section: GrpoSection) -> Choices:
     correction = _loaded(CORRECTIONS, section.off_policy or "ratio", Correction)
     if isinstance(objective, Objective) and objective.by_sample:
         correction = correction.by_sample or correction
+    kl = KL_ESTIMATORS.load(section.divergence)
     return Choices(
         objective,
         correction,
-        KL_ESTIMATORS.load(section.kl_estimator),
+        kl if isinstance(kl, Divergence) else Divergence(kl),
         objective.clip_low if section.clip_low is None else section.clip_low,
         objective.clip_high if section.clip_high is None else section.clip_high,
     )

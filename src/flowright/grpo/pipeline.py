@@ -21,7 +21,7 @@ from flowright.data.mixture import Mixture, tasks_hash
 from flowright.data.task import Task
 from flowright.environments.base import Environment
 from flowright.environments.rollout import Rollout
-from flowright.grpo.advantages import GroupAdvantages, group_advantages, signal_of
+from flowright.grpo.advantages import GroupAdvantages, group_advantages, signals_of
 from flowright.grpo.batch import (
     Batch,
     Group,
@@ -178,9 +178,12 @@ class Pipeline(BatchSource):
         grpo, environment = self._config.grpo, self.environment
         batch = await self._roll_out(step, learner, enter)
         advantages_P = group_advantages(
-            batch.task_rewards_P_G, grpo.advantage_scale, batch.penalties_P_G
+            batch.task_rewards_P_G,
+            grpo.advantage_scale,
+            batch.penalties_P_G,
+            batch.divergences_P_G if grpo.trains_all else None,
         )
-        groups = trained_groups(batch, advantages_P, grpo.overlong == "filter")
+        groups = trained_groups(batch, advantages_P, grpo.overlong == "filter", grpo.trains_all)
         return StepBatch(
             groups,
             partial(self._metrics, batch, advantages_P, step),
@@ -201,7 +204,7 @@ class Pipeline(BatchSource):
         enter("rollout", step)
         batch = await self._joined(self._rolled_out(step), learner)
         for number in range(1, grpo.resample_rounds + 1):
-            signals = [signal_of(rewards_G) for rewards_G in batch.task_rewards_P_G]
+            signals = signals_of(batch.task_rewards_P_G, grpo.advantage_scale)
             missing = grpo.prompts_per_step - signals.count("ok")
             if missing <= 0 or unscored_share(batch.rollouts) > grpo.max_unscored:
                 break

@@ -63,8 +63,12 @@ class Ranks(Peers):
         """Return the first rank's item."""
         return (await self.all_gather(item if self.is_first else None))[0]  # pyright: ignore
 
+    def gather(self, item: Item) -> list[Item]:
+        """Return each rank's item, by rank, while nothing else runs."""
+        return [item] if self.size == 1 else self._gather(item)
+
     def longest(self, counts: Sequence[int]) -> list[int]:
-        found = [list(counts)] if self.size == 1 else self._gather(list(counts))
+        found = self.gather(list(counts))
         return [max(several) for several in zip_longest(*found, fillvalue=0)]
 
     async def gpus_per_node(self) -> int:

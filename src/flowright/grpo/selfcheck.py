@@ -3,14 +3,18 @@ the sampler draws from the distribution that the learner trains.
 
 The shared path uses kernels that are chosen by device and precision, and a model may attend in ways
 that it does not support. So both paths compute one small loss, the plain one with an ordinary head
-in float32, and their gradients are compared. A layer's output has to show an adapter of one
-update's size. Then a few tokens are drawn with an adapter that changes the policy, and their
-log-probabilities are compared with the learner's.
+in float32, and their gradients are compared. Half precision rounds each product, and depth
+multiplies that: there, a few layers at a time, both are measured against the plain path in float32.
+A layer's output has to show an adapter of one update's size. Then a few tokens are drawn with an
+adapter that changes the policy, and their log-probabilities are compared with the learner's.
 """
 
+import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -25,8 +29,23 @@ from flowright.policy.model import Policy
 from flowright.policy.prefix.tree import SHORTEST_TEMPLATE, chunks
 from flowright.policy.sampling import Sampling
 
-TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
-"""Largest difference of a gradient over its largest entry. Half precision rounds each product."""
+TOLERANCE = 1e-3
+"""Largest difference of a gradient in float32 over its largest entry."""
+
+WORSE = 2.0
+"""In half precision, how many times the plain path's error the shared path's may be; 1.25 at most
+was seen of sound models."""
+
+LEAST_ERROR = 0.02
+"""Error of a layer's gradients in half precision, over their norm, that is never refused."""
+
+PACKED_ERROR = 0.05
+"""Largest difference between the two paths where no float32 can be computed."""
+
+SHARED_BUDGET = 16
+"""Tokens at once on the shared path, which cut the completions into several chunks."""
+
+PLAIN_BUDGET = 4096
 
 DRAWN_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.5, torch.float16: 0.1}
 """Largest difference of a drawn token's log-probability, in nats."""
@@ -44,6 +63,16 @@ LEAST_KEPT = 0.5
 _OFF = "set grpo.prefix_sharing: false to train without it"
 
 
+Comparison = Iterator[tuple[str, float, float]]
+"""Text of a comparison, its gap and the limit."""
+
+
+class Gradients(Protocol):
+    """Gradients of one small loss, by the shared path or the plain one."""
+
+    def __call__(self, *, sharing: bool) -> list[Tensor]: ...
+
+
 def check_sharing(policy: Policy, section: GrpoSection) -> None:
     """Raise ConfigError for a model that the shared path does not support, RunError where the two
     paths disagree."""
@@ -56,18 +85,96 @@ def check_sharing(policy: Policy, section: GrpoSection) -> None:
             f"full attention can be shared; {_OFF}"
         )
     groups = _groups(policy.causal_lm.config.vocab_size)
-    plain = _gradients(policy, groups, section.micro_batch_tokens, sharing=False)
-    # A budget that cuts the completions into several chunks.
-    shared = _gradients(policy, groups, 16, sharing=True)
+    gradients = partial(_gradients, policy, groups)
+    in_half = policy.causal_lm.dtype != torch.float32
+    found = _half_errors(policy, gradients) if in_half else _largest_gap(gradients)
+    for what, gap, limit in found:
+        if not gap <= limit:  # nan is a disagreement, too
+            raise RunError(
+                f"grpo.prefix_sharing: {what} by {gap:.1e} (limit {limit:.1e}), so it is wrong on "
+                f"this model or machine; {_OFF}"
+            )
+
+
+def _largest_gap(gradients: Gradients) -> Comparison:
+    """Compare the paths in float32."""
+    plain, shared = gradients(sharing=False), gradients(sharing=True)
     largest = max(float(gradient.abs().max()) for gradient in plain)
     gap = max(float((a - b).abs().max()) for a, b in zip(plain, shared, strict=True))
-    tolerance = _tolerance(policy, TOLERANCE)
-    if not gap <= tolerance * largest:  # nan is a disagreement, too
-        raise RunError(
-            f"grpo.prefix_sharing: gradients differ from the plain path's by {gap / largest:.1e} "
-            f"of their largest entry (limit {tolerance:g}), so it is wrong on this model or "
-            f"machine; {_OFF}"
-        )
+    yield (
+        "gradients differ from the plain path's, over their largest entry,",
+        gap / largest,
+        TOLERANCE,
+    )
+
+
+def _half_errors(policy: Policy, gradients: Gradients) -> Comparison:
+    """Measure both paths against float32, layer by layer, and the first two together. Layers that
+    are packed or split among processes have no float32: the paths are compared with each other."""
+    depth = len(policy.causal_lm.model.layers)
+    exact = policy.gpus == 1 and not policy.quantised
+    # Split layers prefetch those below them, so only the first are run without the others.
+    spans = [(n, n + 1) for n in range(depth if policy.gpus == 1 else 1)] + [(0, 2)] * (depth > 1)
+    for start, stop in spans:
+        with _some_layers(policy, start, stop):
+            plain, shared = gradients(sharing=False), gradients(sharing=True)
+            wanted, limit = plain, PACKED_ERROR
+            if exact:
+                with _in_float32(policy):
+                    wanted = gradients(sharing=False)
+                limit = max(LEAST_ERROR, WORSE * _error(plain, wanted))
+        place = f"layer {start}" if stop == start + 1 else f"layers {start} to {stop - 1}"
+        other = "float32's" if exact else "the plain path's"
+        yield f"{place}: gradients differ from {other}", _error(shared, wanted), limit
+
+
+def _error(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
+    """Return the norm of the difference over that of the wanted gradients."""
+    pairs = zip(found, wanted, strict=True)
+    error = sum(float((a.double() - b.double()).square().sum()) for a, b in pairs)
+    size = sum(float(b.double().square().sum()) for b in wanted)
+    return math.sqrt(error / size) if size else math.nan
+
+
+@contextmanager
+def _some_layers(policy: Policy, start: int, stop: int) -> Iterator[None]:
+    """Run the model on some of its layers alone, right behind the embedding."""
+    decoder: Any = policy.causal_lm.model
+    layers = decoder.layers
+    decoder.layers = layers[start:stop]
+    numbered = [
+        (module, number)
+        for number, layer in enumerate(decoder.layers)
+        for module in layer.modules()
+        if hasattr(module, "layer_idx")
+    ]
+    try:
+        for module, number in numbered:
+            module.layer_idx = number
+        yield
+    finally:
+        decoder.layers = layers
+        for module, number in numbered:
+            module.layer_idx = start + number
+
+
+@contextmanager
+def _in_float32(policy: Policy) -> Iterator[None]:
+    """Compute the model's layers and last norm in float32."""
+    decoder: Any = policy.causal_lm.model
+    embedding = decoder.get_input_embeddings()
+    parts = [module for name, module in decoder.named_children() if module is not embedding]
+    weights = [p for part in parts for p in part.parameters() if p.dtype != torch.float32]
+    halves = [weight.data for weight in weights]
+    hook = embedding.register_forward_hook(lambda _, __, output: output.float())
+    try:
+        for weight in weights:
+            weight.data = weight.data.float()
+        yield
+    finally:
+        hook.remove()
+        for weight, half in zip(weights, halves, strict=True):
+            weight.data = half
 
 
 def check_adapter(policy: Policy, learning_rate: float) -> None:
@@ -185,7 +292,7 @@ def _groups(vocab_size: int) -> list[Group]:
     ]
 
 
-def _gradients(policy: Policy, groups: Sequence[Group], budget: int, sharing: bool) -> list[Tensor]:
+def _gradients(policy: Policy, groups: Sequence[Group], *, sharing: bool) -> list[Tensor]:
     """Return the gradients of the summed log-probability, or of a scoring policy's hidden states in
     one direction; earlier gradients are dropped.
 
@@ -193,11 +300,12 @@ def _gradients(policy: Policy, groups: Sequence[Group], budget: int, sharing: bo
     """
     samples = [sample for group in groups for sample in group.samples]
     policy.model.zero_grad(set_to_none=True)
+    budget = SHARED_BUDGET if sharing else PLAIN_BUDGET
     for hidden_N, numbers in chunks(policy, groups, budget, sharing):
         chunk = [samples[number] for number in numbers]
         if isinstance(policy.output, ScalarHead):  # whose fresh row lets no gradient through
             (hidden_N.float() @ _direction(hidden_N)).sum().backward()
-        elif sharing:
+        elif sharing or not (policy.head.in_float32 or hidden_N.dtype == torch.float32):
             sample_logprobs(policy, hidden_N, chunk, 1.0)[0].sum().backward()
         else:
             _ordinary_logprobs(policy, hidden_N, chunk).sum().backward()

@@ -212,10 +212,12 @@ class StepSums:
     stay on the device until they are read, so that adding does not wait for it."""
 
     NAMES = (
-        *("tokens", "kl", "entropy", "loss", "policy", "log_ratio", "ratio", "ratio_square"),
-        *("clipped_low", "clipped_high", "clipped_dual", "weight", "capped"),
+        *("tokens", "signal_tokens", "kl", "entropy", "loss", "policy"),
+        *("log_ratio", "ratio", "ratio_square", "nucleus", "weight", "capped"),
+        *("clipped_low", "clipped_high", "clipped_dual"),
         *("pairs", "decided", "right", "score", "lead"),
         *("scaffold_tokens", "scaffold_log_ratio", "scaffold_weight", "scaffold_capped"),
+        "scaffold_nucleus",
     )
 
     def __init__(self, device: torch.device) -> None:
@@ -233,14 +235,19 @@ class StepSums:
         self.add(name, values_N.masked_fill(scaffolded_N, 0).sum())
         self.add(f"scaffold_{name}", values_N.masked_fill(~scaffolded_N, 0).sum())
 
-    def add_clipping(self, terms: Terms, ratio_N: Tensor) -> None:
-        """Count clipped terms and add their ratios: ``ratio_N`` where the terms have none."""
+    def add_clipping(self, terms: Terms, ratio_N: Tensor, silent_N: Tensor | None) -> None:
+        """Count clipped terms and add their ratios: ``ratio_N`` where the terms have none.
+        ``silent_N`` marks tokens of groups without a signal, which are left out; None: no token."""
         ratio_N = ratio_N if terms.ratio_N is None else terms.ratio_N
-        high_N = terms.clipped_N & (ratio_N > 1)
-        if terms.dual_N is not None:
-            self.add("clipped_dual", terms.dual_N.sum())
-            high_N = high_N & ~terms.dual_N
-        self.add("clipped_low", (terms.clipped_N & (ratio_N <= 1)).sum())
+        clipped_N, dual_N = terms.clipped_N, terms.dual_N
+        if silent_N is not None:
+            ratio_N, clipped_N = ratio_N.masked_fill(silent_N, 1), clipped_N & ~silent_N
+            dual_N = None if dual_N is None else dual_N & ~silent_N
+        high_N = clipped_N & (ratio_N > 1)
+        if dual_N is not None:
+            self.add("clipped_dual", dual_N.sum())
+            high_N = high_N & ~dual_N
+        self.add("clipped_low", (clipped_N & (ratio_N <= 1)).sum())
         self.add("clipped_high", high_N.sum())
         off_N = ratio_N.double() - 1
         self.add("ratio", off_N.sum())
@@ -267,33 +274,42 @@ def fixed_data_metrics(sums_M: Tensor, epoch: int) -> dict[str, float]:
     return metrics
 
 
-def update_metrics(sums_M: Tensor, epoch: int, with_kl: bool, weighted: bool) -> dict[str, float]:
+def update_metrics(
+    sums_M: Tensor, epoch: int, with_kl: bool, weighted: bool, cuts: bool
+) -> dict[str, float]:
     """Return the metrics of an update from the :class:`StepSums` [M, names] of its optimizer steps,
     ``epoch`` of them in each pass.
 
     Loss (``pg_loss``: without KL and entropy), entropy and KL are those of the first pass, clipping
-    and ratios those of all passes, the gap between sampler and learner that before the first step.
-    ``weighted``: an off-policy correction has weights. Gap and weights of scaffolded samples are
-    apart (``scaffold_*``), since there the two prompts differ, too.
+    and ratios those of all passes in groups with a signal, the gap between sampler and learner that
+    before the first step. ``weighted``: an off-policy correction has weights. ``cuts``: the sampler
+    draws from a nucleus, whose mean mass is that of p / p_sampler over what it drew. Gap and
+    weights of scaffolded samples are apart (``scaffold_*``), since there the two prompts differ,
+    too.
     """
     start, met, whole = (
         dict(zip(StepSums.NAMES, some_M.sum(dim=0).tolist(), strict=True))
         for some_M in (sums_M[:1], sums_M[:epoch], sums_M)
     )
-    tokens = whole["tokens"]
-    off = whole["ratio"] / tokens
-    variance = whole["ratio_square"] / tokens - off * off
-    clipped = {name: whole[f"clipped_{name}"] / tokens for name in ("low", "high", "dual")}
     metrics = {
         **_apart("sampler_logp_diff", "scaffold_logp_diff", start, "log_ratio"),
         "policy/loss": met["loss"] / epoch,
         "policy/pg_loss": met["policy"] / epoch,
         "policy/entropy": met["entropy"] / met["tokens"],
-        "policy/clip_frac": sum(clipped.values()),
-        **{f"policy/clip_{name}": share for name, share in clipped.items()},
-        "policy/ratio_mean": 1 + off,
-        "policy/ratio_std": math.sqrt(max(variance, 0.0)),
     }
+    if tokens := whole["signal_tokens"]:
+        clipped = {name: whole[f"clipped_{name}"] / tokens for name in ("low", "high", "dual")}
+        off = whole["ratio"] / tokens
+        variance = whole["ratio_square"] / tokens - off * off
+        metrics |= {
+            "policy/clip_frac": sum(clipped.values()),
+            **{f"policy/clip_{name}": share for name, share in clipped.items()},
+            "policy/ratio_mean": 1 + off,
+            "policy/ratio_std": math.sqrt(max(variance, 0.0)),
+        }
+    if cuts and start["tokens"] > start["scaffold_tokens"]:
+        bare = start["tokens"] - start["scaffold_tokens"]
+        metrics["policy/nucleus_mass"] = start["nucleus"] / bare
     if with_kl:
         metrics["policy/kl"] = met["kl"] / met["tokens"]
     if weighted:

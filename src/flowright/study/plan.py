@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -14,12 +15,7 @@ from flowright.config.run import PlanServerSection
 from flowright.core.errors import ConfigError, UserError
 from flowright.core.formatting import amount, duration
 from flowright.environments.registry import load_config
-from flowright.study.arm_comparison import (
-    LEAST_SEEDS,
-    claim_values,
-    least_effect,
-    least_p,
-)
+from flowright.study.arm_comparison import claim_values, least_effect, least_p
 from flowright.study.cells import StudyCell, StudyRun
 from flowright.study.collect import Collected
 from flowright.study.config import ClaimSection, GpuSection, StudyConfig
@@ -88,7 +84,8 @@ def power_of(plan: StudyPlan, claim: ClaimSection) -> str:
     least = least_p(claim.test, seeds)
     if least > claim.alpha:
         signs = " by signs alone" if claim.test == "t" else ""
-        return f"smallest p{signs} {least:.2g}: {seeds} seeds cannot hold it; give {LEAST_SEEDS}"
+        enough = next(n for n in count(seeds) if least_p(claim.test, n) <= claim.alpha)
+        return f"smallest p{signs} {least:.2g}: {seeds} seeds cannot hold it; give {enough}"
     if least > level:
         return (
             f"smallest p {least:.2g} cannot reach Holm's first level {level:.2g}: it holds only "

@@ -3,7 +3,7 @@ link to the report of every run."""
 
 import datetime
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median as middle
 from urllib.parse import quote
@@ -30,6 +30,7 @@ from flowright.core.report import (
     ReportChart,
     ReportSection,
     ReportTable,
+    estimate_cell,
 )
 from flowright.core.statistics import Estimate
 from flowright.core.untrusted import one_line
@@ -203,11 +204,8 @@ _Cells = list[ReportCell | str]
 
 
 def _interval(estimate: Estimate, form: Form, unit: str = "") -> ReportCell:
-    value = format_value(estimate.value, form)
-    if estimate.low is None or estimate.high is None:
-        return ReportCell(value, unit)
-    low, high = (form(bound).removesuffix(" %") for bound in (estimate.low, estimate.high))
-    return ReportCell(value, "; ".join(filter(None, (f"{low} to {high}", unit))))
+    cell = estimate_cell(asdict(estimate), form)
+    return replace(cell, note="; ".join(filter(None, (cell.note, unit))))
 
 
 def _alarms(analysis: Analysis, plots: Plots) -> ReportSection | None:
