@@ -81,7 +81,7 @@ async def test_what_cannot_be_used_is_named_with_file_and_line(tmp_path: Path) -
         types="\n\nasync def workflow(problem):\n    return await answer(3)\n",
         unknown="async def workflow(problem):\n    return await nothing(problem)\n",
         other="x = 1\n",
-        files="import numpy\n\nasync def workflow(problem):\n    return problem\n",
+        yields="async def workflow(problem):\n    yield problem\n",
     )
     (folder / "bytes.py").write_bytes(b"\xff\xfe")
     again = files(tmp_path / "again", types=CLASS)
@@ -93,7 +93,7 @@ async def test_what_cannot_be_used_is_named_with_file_and_line(tmp_path: Path) -
         f"{empty}: no .py file in this folder",
         f"{tmp_path / 'none.txt'}: no .py file or folder",
         f"{folder / 'bytes.py'}: not UTF-8 text",
-        f"{folder / 'files.py'}:1: ",
+        f"{folder / 'yields.py'}:2: ",
         f"{folder / 'other.py'}: no `class Workflow` or `async def workflow(problem)`",
         f"{folder / 'syntax.py'}:4: ",
         f"{again / 'types.py'}: {folder / 'types.py'} has the same name; rename one",
