@@ -12,6 +12,7 @@ IFEval of a model: its answers, then the table of scripts/evaluate_instructions.
   --model PATH|NAME      loaded in this process, or
   --server NAME          a model of config/aflow_llm.yaml; without both VLLM_BASE_URL and VLLM_MODEL name servers
   --ckpt-dir DIR         a run or checkpoint instead, which becomes a model in --merge-target DIR first
+                         (in DIR-HASH where DIR holds the model of another one)
   --input FILE           IFEval's prompts (data/raw/ifeval/input_data.jsonl)
   --responses FILE       where the answers go (outputs/instructions/NAME.ifeval.jsonl)
   --eval-output-dir DIR  gets ifeval.json, the record with every verdict
@@ -52,6 +53,11 @@ done
 python="$(find_checkout_python "$root")" || exit
 if [[ -n $checkpoint ]]; then
     [[ -n $target && -z $model ]] || fail "--ckpt-dir: --merge-target DIR is where its model goes, and --model is left out"
+    made_from=$("$python" "$root/scripts/export_model.py" "$checkpoint" --merge --id)
+    if [[ -f $target/config.json ]] && ! grep -qs "$made_from" "$target/origin.json"; then
+        echo "note: $target holds another model; this one is $target-$made_from" >&2
+        target=$target-$made_from
+    fi
     [[ -f $target/config.json ]] || "$python" "$root/scripts/export_model.py" "$checkpoint" --merge --out "$target"
     model=$target
 fi

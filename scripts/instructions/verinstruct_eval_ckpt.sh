@@ -10,7 +10,8 @@ usage() {
 verinstruct_eval_ckpt.sh CKPT [OUT]: responses to VerInstruct's validation prompts, in OUT.
 
 CKPT  a run, a checkpoint, verl's global_step_N or its actor folder, or a model's folder
-OUT   (outputs/instructions) gets <tag>_verinstruct_val_gen_ns<N_SAMPLES>.parquet, and the exported model in <tag>_model
+OUT   (outputs/instructions) gets <tag>_verinstruct_val_gen_ns<N_SAMPLES>.parquet, and the exported model in <tag>_model;
+      <tag> is the name of CKPT with a hash of its weights and base
 
 Variables: BASE_MODEL_PATH (an adapter's base)  DATA_PATH (data/raw/rubrics/verinstruct_val.parquet)
   N_SAMPLES 8  BATCH_SIZE 8  RESP_LEN 4096  PROMPT_LEN 4096  TEMP 0.7  TOP_P 0.8  TOP_K 20  LIMIT
@@ -26,7 +27,6 @@ checkpoint=${1%/} out=${2:-outputs/instructions}
 out=${out%/}
 [[ -d $checkpoint ]] || fail "$checkpoint: no such folder"
 [[ $checkpoint == */actor ]] && checkpoint=${checkpoint%/actor}
-tag=$(basename "$checkpoint")
 data=${DATA_PATH:-$root/data/raw/rubrics/verinstruct_val.parquet}
 [[ -f $data ]] || fail "$data: no such file; python scripts/download_all_datasets.py verinstruct fetches it"
 for name in N_GPUS TP_SIZE GPU_MEM_UTIL MAX_NUM_BATCHED_TOKENS LOAD_FORMAT ENABLE_CHUNKED_PREFILL; do
@@ -34,6 +34,9 @@ for name in N_GPUS TP_SIZE GPU_MEM_UTIL MAX_NUM_BATCHED_TOKENS LOAD_FORMAT ENABL
 done
 
 python="$(find_checkout_python "$root")" || exit
+base=()
+[[ -z ${BASE_MODEL_PATH:-} ]] || base=(--base "$BASE_MODEL_PATH")
+tag=$(basename "$checkpoint")-$("$python" "$root/scripts/export_model.py" "$checkpoint" --merge --id "${base[@]}")
 who=()
 case ${ROLLOUT_NAME:-hf} in
     hf)
@@ -41,8 +44,6 @@ case ${ROLLOUT_NAME:-hf} in
         if [[ ! -f $checkpoint/config.json || ! -f $checkpoint/tokenizer_config.json ||
             -f $checkpoint/adapter_config.json ]]; then
             model=$out/${tag}_model
-            base=()
-            [[ -z ${BASE_MODEL_PATH:-} ]] || base=(--base "$BASE_MODEL_PATH")
             [[ -f $model/config.json ]] ||
                 "$python" "$root/scripts/export_model.py" "$checkpoint" --merge --out "$model" "${base[@]}"
         fi

@@ -3,6 +3,7 @@ own."""
 
 import io
 import json
+import re
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,7 @@ from flowright.viewer.run_list import RunList
 from flowright.viewer.run_report import write_report
 from flowright.viewer.screen import Screen
 from flowright.viewer.server import create_app
-from flowright.viewer.snapshot import CUT, take_snapshot
+from flowright.viewer.snapshot import AGREEMENT, CUT, take_snapshot
 
 ASKED = {"servers/executor/calls": 100.0, "servers/judge/calls": 11.0}
 
@@ -201,3 +202,19 @@ def test_a_prompt_that_was_cut_says_so_and_shows_what_the_policy_saw(tmp_path: P
     for name in ("report", "run"):
         assert "Prompts cut" in shown[name] and "25.0 %" in shown[name], name
     assert "CUT for the policy" in shown["report"] and "A baker <begin>" in shown["report"]
+
+
+def test_the_terminal_and_the_page_of_a_run_remark_on_the_same_values(tmp_path: Path) -> None:
+    for metric, good, bad, label, words in (
+        (AGREEMENT, 0.9, 0.7, "agreement", "agrees with gold on 70.0 %"),
+        ("rollout/unscored", 0.005, 0.25, "unscored", "25.0 % unscored"),
+        ("rollout/valid_frac", 0.95, 0.5, "valid", "50.0 % valid"),
+        (CUT, 0.0, 0.125, "cut", "12.5 % of the prompts cut"),
+    ):
+        for value in (good, bad):
+            run = make_run(tmp_path / f"{label}-{value}", 12)
+            rows = [row | ({metric: value} if row["step"] else {}) for row in read_metrics(run)]
+            (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+            marked = re.search(rf"^{label} +[0-9.]+ % !", terminal(run), re.MULTILINE) is not None
+            listed = words in page(run, f"/run/{run.name}/")
+            assert (marked, listed) == (value == bad, value == bad), label

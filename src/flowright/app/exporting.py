@@ -10,9 +10,10 @@ from flowright.core.errors import UserError
 from flowright.core.files import atomic_directory, check_writable
 from flowright.data.contamination import TrainedOn
 from flowright.evaluation.trained_judge import copy_judge_files
+from flowright.policy.base_models import Origin
 from flowright.policy.export.folder import card, compare, dtype_of, fill, hub_token, push
 from flowright.policy.export.model import Export, export_of
-from flowright.policy.export.source import ExportSource, Kind, find_source
+from flowright.policy.export.source import ExportSource, Kind, export_id, find_source
 
 _OURS = ("config.json", "adapter_config.json")
 
@@ -20,10 +21,10 @@ _OURS = ("config.json", "adapter_config.json")
 @dataclass(frozen=True, slots=True)
 class Request:
     """An export on the command line. ``form``: "merge", "adapter", or None for the source's
-    default. ``most_bytes``: of one file of weights."""
+    default. ``most_bytes``: of one file of weights. ``identity``: print its hash, no more."""
 
     source: Path
-    out: Path
+    out: Path | None
     form: str | None = None
     dtype: str | None = None
     overwrite: bool = False
@@ -31,11 +32,17 @@ class Request:
     lora_alpha: float | None = None
     most_bytes: int = 5_000_000_000
     hub: str | None = None
+    identity: bool = False
 
 
 def export_model(request: Request, console: Console) -> int:
     """Write ``request.out``, whole or not at all, and print its contents. Raises UserError for
     mistakes of the user."""
+    if request.identity:
+        print(_identity(request, find_source(request.source)))
+        return 0
+    if request.out is None:
+        raise UserError("--out: name the folder to write")
     token = hub_token() if request.hub is not None else None
     source = find_source(request.source)
     _check_place(request, source)
@@ -52,6 +59,8 @@ def export_model(request: Request, console: Console) -> int:
         difference = compare(export, part, dtype, export.adapter)
         for note in notes:
             say(console, f"note      {note}")
+        words = f"exported from {source.name}"
+        Origin(words, {"id": _identity(request, source)}).write(part)
         if trained_on := _trained_on(source, export):
             trained_on.write(part)
         written = f"{form}, {'as trained' if kept else str(dtype).removeprefix('torch.')}"
@@ -70,6 +79,11 @@ def export_model(request: Request, console: Console) -> int:
     if request.hub is not None and token is not None:
         say(console, f"pushed    {push(request.out, request.hub, token)}")
     return 0
+
+
+def _identity(request: Request, source: ExportSource) -> str:
+    settings = (request.form, request.dtype, request.lora_alpha)
+    return export_id(source, request.base, settings=settings)
 
 
 def _trained_on(source: ExportSource, export: Export) -> TrainedOn | None:
@@ -94,6 +108,7 @@ def _planned(request: Request, source: ExportSource) -> tuple[Export, str]:
 
 def _check_place(request: Request, source: ExportSource) -> None:
     """Raise UserError if the folder must not be written, before anything is loaded."""
+    assert request.out is not None
     out, there = request.out, request.out.resolve()
     for taken in (request.source.resolve(), source.folder.resolve()):
         if there == taken or there in taken.parents:

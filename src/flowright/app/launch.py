@@ -166,7 +166,7 @@ def warm_start(config: Config, overwrite: bool = False) -> int:
 
 def export_model(**request: Any) -> int:
     """Export a trained model; the request is a :class:`flowright.app.exporting.Request`."""
-    console = Console()
+    console = Console(stderr=request["identity"])  # of which stdout has nothing else
     with on_signal(lambda: "nothing was written"):
         _load_libraries(console)
         from flowright.app import exporting

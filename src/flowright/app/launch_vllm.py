@@ -61,6 +61,7 @@ Environment variables, EXECUTOR_... for the executor and POLICY_... for the poli
                           more than the model's own config.json allows
   ..._MAX_BATCHED_TOKENS  1024                    (vLLM's)    cpu: 4096, or all of MAX_MODEL_LEN
   ..._REASONING_PARSER    openai_gptoss           (none)      only for GPT-OSS's model_type
+  ..._CHAT_TEMPLATE       (none)                  (none)      as policy.chat_template
   ..._MAX_LORA_RANK       (none)                  64
   ..._MAX_LORAS           (none)                  2
   ..._START_SECONDS       1800                    1800        timeout until it serves
@@ -100,6 +101,7 @@ _DEFAULTS = {
     "GPUS": ("0", "1"),
     "GPU_MEMORY": ("0.95", "0.90"),
     "REASONING_PARSER": ("openai_gptoss", ""),
+    "CHAT_TEMPLATE": ("", ""),
     "MAX_LORA_RANK": ("", "64"),
     "MAX_LORAS": ("", "2"),
     "START_SECONDS": ("1800", "1800"),
@@ -294,6 +296,8 @@ class VllmServer:
 
     def check_model(self) -> None:
         label = self.values["MODEL_FROM"]
+        if (template := self.values["CHAT_TEMPLATE"]) and not Path(template).is_file():
+            self.problems.append(f"{self.name}_CHAT_TEMPLATE: no such file: {template}")
         if not self.model:
             self.problems.append(f"{label} is empty: give a folder or a Hugging Face id")
         elif self.model.startswith("/"):
@@ -369,6 +373,7 @@ class VllmServer:
         for name in ("MAX_MODEL_LEN", "MAX_BATCHED_TOKENS", "REASONING_PARSER"):
             flag = {"MAX_BATCHED_TOKENS": "MAX_NUM_BATCHED_TOKENS"}.get(name, name)
             words += _flag(f"--{flag.lower().replace('_', '-')}", values[name])
+        words += _flag("--chat-template", values["CHAT_TEMPLATE"])
         words.append("--enable-prefix-caching")
         if self.role == "policy" and values["MAX_LORA_RANK"]:
             added["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"

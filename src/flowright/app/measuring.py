@@ -32,6 +32,8 @@ from flowright.data.task import Task
 from flowright.environments.base import Environment, TaskSets, make_environment
 from flowright.evaluation.ledger import Ledger
 from flowright.evaluation.papers import models_of, paper_table
+from flowright.policy.base_models import model_id
+from flowright.policy.chat_templates import read_template, template_id
 from flowright.runs.checkpoints import sha256_of, step_of
 from flowright.runs.run_files import read_evaluation
 
@@ -103,6 +105,10 @@ def open_evaluation(
         "problems": tasks_hash(problems),
         "selection": tasks_hash(selection),
     }
+    if Path(config.strategy_model).is_dir():
+        about["base"] = model_id(config.strategy_model)
+    if (template := config.policy.chat_template) is not None:
+        about["chat_template"] = template_id(read_template(template))
     if (text := config.evaluation.text) is not None:
         about["text"] = sha256_of(text)
     ledger = Ledger(out, about, overwrite)

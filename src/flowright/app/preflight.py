@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 import uvloop
 from rich.console import Console
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 from flowright.app.device import GIB, MemoryDemand, look_at_device, memory_table, planned_device
 from flowright.app.open_policies import check_samplers, fitted_tasks, model_at_hand
@@ -36,6 +36,7 @@ from flowright.grpo.objectives import choices_of, resolved
 from flowright.grpo.problems import is_scaffolded, problems_of, shown_prompts
 from flowright.policy.base_models import is_cached
 from flowright.policy.memory import shape_of
+from flowright.policy.model_folders import load_config, load_tokenizer
 from flowright.policy.sampling import Tokenizer, fitting
 from flowright.runs.loggers import check_loggers
 
@@ -184,12 +185,16 @@ def _tokenizer(config: Config) -> Tokenizer | None:
         # Of a folder without its files transformers makes an empty one, which has no template.
         bare = name and Path(name).is_dir() and not any(Path(name).glob("tokenizer*"))
         if name is not None and not bare:
-            return AutoTokenizer.from_pretrained(name, local_files_only=True)
+            return load_tokenizer(name, config.policy.chat_template, local_files_only=True)
     return None
 
 
 def _policy(config: Config) -> str:
     name, about = config.strategy_model, check_model(config)
+    if (at_hand := model_at_hand(config)) is not None:
+        with suppress(OSError, ValueError):  # reported when it is loaded
+            load_config(at_hand)
+            load_tokenizer(at_hand, config.policy.chat_template, local_files_only=True)
     if config.policy.warm_start.folder or name == SMOLLM2:
         return f"{name}: {about}"
     if name == TINY:
@@ -213,10 +218,10 @@ def demand_of(config: Config) -> MemoryDemand | None:
     if config.strategy_model == TINY or name is None:
         return None
     try:
-        architecture = AutoConfig.from_pretrained(name)
+        architecture = load_config(name)
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(architecture)
-    except (OSError, ValueError):
+    except (OSError, ValueError, UserError):
         return None  # reported when it is loaded
     shape, gpus = shape_of(model, config.policy), _gpus(config) if config.policy.sharded else 1
     return MemoryDemand(shape, config.policy, config.grpo, gpus, planned_device(config))

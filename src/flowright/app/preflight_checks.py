@@ -26,8 +26,8 @@ from flowright.grpo.tables import (
     OBJECTIVES,
     SCHEDULES,
 )
-from flowright.policy.base_models import look_for_smollm2, origin_of
-from flowright.runs.checkpoints import find_damage, saved_checkpoints
+from flowright.policy.base_models import look_for_smollm2, model_id, origin_of
+from flowright.runs.checkpoints import find_damage, saved_checkpoints, sha256_of
 from flowright.runs.directory import check_checkpoints, check_path
 from flowright.runs.loggers import check_loggers
 from flowright.runs.run_files import read_config
@@ -162,7 +162,10 @@ def check_warm_start(config: Config, folder: Path) -> str:
             f"policy.warm_start.folder: no warm-started model in {folder} yet; make it: {command}"
         )
     wanted = warm_start_recipe(config)
-    changes = changes_of({key: there.recipe.get(key) for key in wanted}, wanted)
+    known = {key: there.recipe.get(key) for key in wanted}
+    # Those made before what they were made from was hashed are known by name alone.
+    wanted |= {key: None for key in ("data", "weights") if known[key] is None}
+    changes = changes_of(known, wanted)
     if changes:
         raise UserError(
             f"policy.warm_start.folder: {folder} was made with other settings "
@@ -175,9 +178,12 @@ def check_warm_start(config: Config, folder: Path) -> str:
 
 def warm_start_recipe(config: Config) -> dict[str, Any]:
     """Settings that a warm-started model depends on, as plain JSON."""
-    policy = config.policy
+    policy, data = config.policy, Path(config.train_dataset)
+    base = config.strategy_model
     return {
-        "strategy_model": config.strategy_model,
+        "strategy_model": base,
+        "weights": model_id(base) if Path(base).is_dir() else None,
+        "data": sha256_of(data) if data.is_file() else None,
         "environment": config.environment,
         "train_dataset": config.train_dataset,
         "prompt": policy.prompt,

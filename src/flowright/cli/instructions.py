@@ -42,7 +42,7 @@ def add_evaluate_options(parser: argparse.ArgumentParser) -> None:
         help="others' verdicts on these answers, to compare with")  # fmt: skip
     add("--json", type=Path, metavar="OUT", help="the record, with every verdict")
     add("--save-responses", type=Path, metavar="FILE",
-        help="a model's answers (default: outputs/instructions/MODEL.jsonl)")  # fmt: skip
+        help="a model's answers (default: outputs/instructions/MODEL-HASH.jsonl)")  # fmt: skip
     add("--limit", type=at_least_one, metavar="N", help="the first N prompts (all)")
     add("--overwrite", action="store_true", help="ask the model again for all")
     add("--judge", metavar="NAME", help="of healthbench: a model of --llm-file, or simulated")
@@ -81,6 +81,7 @@ def _evaluate_instructions(options: argparse.Namespace, console: Any) -> None:
     from flowright.criteria.constraints.checkers import read_answers
     from flowright.evaluation.responses.instruction_benchmarks import (
         open_prompts,
+        record_place,
         score_instructions,
         write_record,
     )
@@ -95,6 +96,7 @@ def _evaluate_instructions(options: argparse.Namespace, console: Any) -> None:
         answers, generation = _ask(options, sets, console)
     record = score_instructions(sets, answers, options.verdicts) | {"generation": generation}
     if options.json is not None:
+        options.json = record_place(options.json, generation)
         write_record(record, options.json)
     console.print(report_text(instructions_report(record)))
 
@@ -147,11 +149,14 @@ def _ask(
         model_name,
         progress_bar,
     )
+    from flowright.policy.base_models import model_id
 
     errors = Console(stderr=True)
     named = model_name(options, partial(say, errors))
     settings = draw_settings(options)
     called = Path(named.model or named.server or "served").name
+    if named.model is not None and Path(named.model).is_dir():  # others may have its name
+        called = f"{called}-{model_id(named.model)}"
     path = options.save_responses or Path(f"outputs/instructions/{called}.jsonl")
     several = options.save_responses is None or len(sets) > 1
     answers: dict[str, str] = {}

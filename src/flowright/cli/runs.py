@@ -117,7 +117,11 @@ def add_export_options(parser: argparse.ArgumentParser) -> None:
         help="a run (its best checkpoint, or else its newest), a checkpoint, a peft adapter, a "
         "model's folder, or verl's global_step_N",
     )
-    parser.add_argument("--out", type=Path, required=True, help="the folder to write")
+    parser.add_argument("--out", type=Path, help="the folder to write")
+    parser.add_argument(
+        "--id", action="store_true", dest="identity",
+        help="print a hash of the weights and settings that it would be made of; write nothing",
+    )  # fmt: skip
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
         "--merge",

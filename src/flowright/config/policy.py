@@ -185,6 +185,8 @@ class PolicySection(Section):
     """`auto` prefers the GPU."""
     prompt: Literal["full", "compact"] = "full"
     """Form of the operator documentation in the prompt."""
+    chat_template: Path | None = None
+    """File of Jinja in place of the model's own chat template; exports carry it."""
     max_prompt_tokens: Positive = 4096
     """Longer prompts are cut in the middle and counted (`prompt/truncated`)."""
     max_new_tokens: Positive = 512

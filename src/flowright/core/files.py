@@ -49,6 +49,14 @@ def read_json(path: Path) -> Any:
     return parse_json(read_bytes(path).decode())
 
 
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a file with a JSON object. Raises OSError, and ValueError for anything else."""
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise ValueError("not a JSON object")
+    return value
+
+
 def parse_json(text: str) -> Any:
     """Parse standard JSON: NaN, infinities and numbers beyond a float become None. Raises
     ValueError for anything else, and for more than ``DEEPEST`` levels."""

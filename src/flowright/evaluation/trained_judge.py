@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from peft import PeftModel
-from transformers import AutoTokenizer
 from transformers.utils import logging
 
 from flowright.config.grpo import GrpoSection
@@ -28,7 +27,7 @@ from flowright.config.policy import PolicySection
 from flowright.config.root import JudgeServerConfig
 from flowright.core.batch_calls import RequestBatcher
 from flowright.core.errors import ConfigError, DataError
-from flowright.core.files import check_writable, write_json
+from flowright.core.files import check_writable, read_object, write_json
 from flowright.data.contamination import TrainedOn
 from flowright.data.preferences import Pair
 from flowright.data.task import Task
@@ -70,11 +69,13 @@ from flowright.judging.trained.scalar_judge import ScalarJudge, ServedScalarJudg
 from flowright.llm.chat import Message, RequestRefused, Usage
 from flowright.llm.client import ChatClient
 from flowright.llm.context import WithControl
+from flowright.policy.chat_templates import CHAT_TEMPLATE
 from flowright.policy.export.model import export_of
-from flowright.policy.export.source import ExportSource, Kind, find_source
+from flowright.policy.export.source import ExportSource, Kind, export_id, find_source
 from flowright.policy.head import prepare_scalar
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy, choose_device, policy_of
+from flowright.policy.model_folders import load_tokenizer
 from flowright.policy.model_thread import on_model_thread
 from flowright.policy.sampling import Sample, Sampling, template_ids
 from flowright.policy.tuning import CONFIG_FILE
@@ -158,9 +159,10 @@ def load_judge(found: JudgeFolder, device: str = "auto", base: str | None = None
         merged: Any = model.merge_and_unload()
         model = merged.to(dtype)
     folders = [one for one in export.about if any((one / name).is_file() for name in _TOKENIZER)]
+    template = source.folder / CHAT_TEMPLATE  # beside an adapter: of its training
     if not folders:
         raise ConfigError(f"{source.name}: no tokenizer beside it; export it, or copy its base's")
-    tokenizer = AutoTokenizer.from_pretrained(folders[0])
+    tokenizer = load_tokenizer(folders[0], template if template.is_file() else None)
     if scores:
         prepare_scalar(model, tokenizer, fresh=False)
     policy = policy_of(model.to(where), tokenizer, section, 0, source.name)
@@ -170,7 +172,7 @@ def load_judge(found: JudgeFolder, device: str = "auto", base: str | None = None
 
 def _json(path: Path) -> Mapping[str, Any]:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return read_object(path)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read ({error})") from error
 
@@ -271,16 +273,17 @@ async def open_trained_judge(named: JudgeName) -> AsyncIterator[OpenedJudge]:
     found = find_judge(folder)
     loaded = load_judge(found)
     folders = [*{folder, found.place}]
+    identity = export_id(found.source)
     if loaded.scores:
         scalar = ScalarJudge(found.name, LocalScorer(loaded), found.calibration)
-        about = {"folder": found.name, "calibration": str(found.calibration)}
+        about = {"folder": found.name, "weights": identity, "calibration": str(found.calibration)}
         yield OpenedJudge(scalar, TEXTS_AT_ONCE, about, folders)
         return
     config = load_judge_server(named.config, named.overrides)
     section = measured_section(config.judge).model_copy(update={"both_orders": False})
     judge = _frame_judge(found, loaded, section, config.trained)
     way: Way = "pointwise" if chosen_form(found.form, config.trained).judges == "one" else named.way
-    about = {"folder": found.name, "way": way,
+    about = {"folder": found.name, "weights": identity, "way": way,
              "asked": fingerprint(section.model_copy(update={"ask": way}))}  # fmt: skip
     measured = ServiceJudge(build_judge(section, judge), way)
     yield OpenedJudge(measured, 2 * config.trained.batch, about, folders)

@@ -27,6 +27,7 @@ from flowright.data.contamination import TrainedOn
 from flowright.grpo.learner import Learner
 from flowright.grpo.pipeline import BatchSource, SourceState, WaitingSamples
 from flowright.grpo.ranks import Follower, Ranks, Reporter, interleaved
+from flowright.policy.chat_templates import CHAT_TEMPLATE, template_id
 from flowright.policy.model import Policy
 from flowright.policy.sampling import Sample
 from flowright.runs.checkpoints import (
@@ -177,7 +178,10 @@ def save_checkpoint(
     RunError (a full disk) and then leaves the older ones as they were."""
     path, state = root / step_name(step), state or SourceState()
     with atomic_directory(path) as part:
-        policy.save(part / policy.tuning.folder)
+        folder = part / policy.tuning.folder
+        policy.save(folder)
+        if policy.template is not None:  # beside an adapter, too: an export has it from here
+            (folder / CHAT_TEMPLATE).write_text(policy.template, encoding="utf-8", newline="")
         about = {
             "pending": {
                 number: [asdict(waiting) for waiting in waiting_P]
@@ -192,6 +196,8 @@ def save_checkpoint(
         files = sorted(path for path in part.rglob("*") if path.is_file())
         hashes = {str(file.relative_to(part)): sha256_of(file) for file in files}
         manifest = {"format": FORMAT, "step": step, "quantised": policy.quantised}
+        manifest["chat_template"] = template_id(policy.template)
+        manifest["base"] = policy.base_id
         write_json(part / "manifest.json", {**manifest, "sha256": hashes})
     keep_best(root, best)
     for old in saved_checkpoints(root)[:-keep]:
@@ -273,4 +279,18 @@ def load_weights(path: Path, policy: Policy) -> None:
     folder = path / policy.tuning.folder
     if not folder.is_dir():
         raise RunError(f"{path}: no {folder.name} in it; give a checkpoint such as .../step_000050")
+    manifest = path / "manifest.json"
+    # An adapter that came by itself has none.
+    trained = json.loads(manifest.read_text(encoding="utf-8")) if manifest.exists() else {}
+    if trained.get("base") not in (None, policy.base_id):
+        raise RunError(
+            f"{path}: the weights of {policy.name} are not those that it was trained beside; put "
+            "them back"
+        )
+    there, here = trained.get("chat_template"), template_id(policy.template)
+    if trained and there != here:
+        raise RunError(
+            f"{path}: trained with chat template {there or 'of its model'}, this policy has "
+            f"{here or 'that of its model'}; set policy.chat_template to a file as it was"
+        )
     policy.tuning.read(folder, policy.name)

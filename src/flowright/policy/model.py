@@ -18,15 +18,16 @@ from torch.distributed.tensor import DTensor
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
-    AutoTokenizer,
     PreTrainedTokenizerBase,
 )
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from flowright.config.policy import PolicySection
 from flowright.core.errors import ConfigError
+from flowright.policy.base_models import model_id
 from flowright.policy.head import SCALAR, Head, ScalarHead, head_of, prepare_scalar
 from flowright.policy.lora import quantise
+from flowright.policy.model_folders import load_config, load_model, load_tokenizer
 from flowright.policy.tuning import FullTuning, Tuning, add_adapter
 
 
@@ -44,7 +45,8 @@ class Peers:
 class Policy:
     """A language model with a trained part, and its tokenizer. If its layers' weights are split
     among several ``gpus`` (:func:`shard`), all ``peers`` run the same passes. ``quantised``: the
-    format of a frozen base in 4 bits."""
+    format of a frozen base in 4 bits. ``template``: the configured chat template, which
+    ``tokenizer`` has, too. ``base_id``: a hash of the base's weights, if they are files here."""
 
     tuning: Tuning
     tokenizer: PreTrainedTokenizerBase
@@ -54,6 +56,8 @@ class Policy:
     gpus: int = 1
     peers: Peers = field(default_factory=Peers)
     quantised: str | None = None
+    template: str | None = None
+    base_id: str | None = None
 
     @property
     def model(self) -> Any:
@@ -151,7 +155,8 @@ def load_policy(
     section = section.on(device.type)
     assert section.dtype is not None
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path)
+        load_config(path)  # refuses what could not be loaded as data
+        tokenizer = load_tokenizer(path, section.chat_template)
         base = _load(path, section, tokenizer)
     except (OSError, ValueError) as error:
         first = str(error).strip().splitlines()[0]
@@ -162,16 +167,17 @@ def load_policy(
     if section.quantised:
         quantise(base)
     moved: Any = base.to(device)  # pyright: ignore[reportArgumentType]  # a decorated method
-    return policy_of(moved, tokenizer, section, seed, path)
+    policy = policy_of(moved, tokenizer, section, seed, path)
+    return replace(policy, base_id=model_id(path, settings=False))
 
 
 def _load(path: str, section: PolicySection, tokenizer: PreTrainedTokenizerBase) -> Any:
     assert section.dtype is not None
     how = {"dtype": getattr(torch, section.dtype), "attn_implementation": "sdpa"}
     if section.head == "language_model":
-        return AutoModelForCausalLM.from_pretrained(path, **how)
-    base, info = AutoModelForSequenceClassification.from_pretrained(
-        path, num_labels=1, output_loading_info=True, **how
+        return load_model(AutoModelForCausalLM, path, **how)
+    base, info = load_model(
+        AutoModelForSequenceClassification, path, num_labels=1, output_loading_info=True, **how
     )
     prepare_scalar(base, tokenizer, fresh=f"{SCALAR}.weight" in info["missing_keys"])
     return base
@@ -195,7 +201,12 @@ def policy_of(
     full = section.train == "full"
     tuning = FullTuning(base, tokenizer) if full else add_adapter(base, section, seed)
     output = output or ScalarHead(getattr(tuning.causal_lm, SCALAR))
-    return Policy(tuning, tokenizer, base.device, name, output, quantised=section.quantised)
+    template = tokenizer.chat_template if section.chat_template is not None else None
+    assert template is None or isinstance(template, str)
+    packing = section.quantised
+    return Policy(
+        tuning, tokenizer, base.device, name, output, quantised=packing, template=template
+    )
 
 
 @contextmanager

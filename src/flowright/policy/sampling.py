@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, Protocol
 
-from jinja2 import TemplateError
-
 from flowright.core.errors import DataError, UserError
 from flowright.llm.chat import Message
 from flowright.llm.control_tokens import MARKED, OwnTokens, broken
 from flowright.llm.counters import Counters
 from flowright.llm.replies import THINKING_TAG
+from flowright.policy.chat_templates import render_template
 
 CUT_MARKER = "\n[... the middle of the problem is cut ...]\n"
 _LEAST_PROBLEM_TOKENS = 32
@@ -83,14 +82,29 @@ _THINKING = re.compile(rf"[<\[]/?(?:{THINKING_TAG})[>\]]", re.IGNORECASE)
 def template_text(messages: Sequence[Message], tokenizer: Tokenizer, to_answer: bool) -> str:
     """Format messages by the chat template, ``to_answer`` with the beginning of an answer behind
     them; only for :func:`text_ids`, as control tokens in the messages are broken. Raises DataError
-    if the template refuses the messages, such as for an unknown role."""
+    if the template refuses the messages, such as for an unknown role, or goes beyond its limits."""
     chat = [{"role": m.role, "content": _plain(m.content, m.role, tokenizer)} for m in messages]
     try:
-        return tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=to_answer)
-    except (TemplateError, ValueError, TypeError) as error:
+        return _applied(tokenizer, chat, to_answer)
+    except (ValueError, TypeError) as error:
         roles = ", ".join(m.role for m in messages[:_SHOWN]) + ", ..." * (len(messages) > _SHOWN)
         why = " ".join(str(error).split())[:200]
         raise DataError(f"the chat template refuses turns of {roles}: {why}") from error
+
+
+def _applied(tokenizer: Tokenizer, chat: list[dict[str, str]], to_answer: bool) -> str:
+    """Render by the template of a tokenizer that has one; others format in their own way."""
+    template = getattr(tokenizer, "chat_template", None)
+    if isinstance(template, Mapping):
+        template = template.get("default")
+    if not isinstance(template, str):
+        return tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=to_answer)
+    tokens = getattr(tokenizer, "special_tokens_map", {})
+    try:
+        return render_template(template, chat, to_answer, tokens)
+    except DataError as error:
+        name = getattr(tokenizer, "name_or_path", "") or "the tokenizer"
+        raise DataError(f"{name}: {error}") from None
 
 
 def template_ids(messages: Sequence[Message], tokenizer: Tokenizer, to_answer: bool) -> list[int]:
@@ -139,8 +153,8 @@ def _control(
     tokens that are also found in other spellings, such as in capitals."""
     chat = [{"role": role, "content": ""} for role in ("user", "assistant")]
     try:
-        shown = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-    except (TemplateError, ValueError, TypeError):
+        shown = _applied(tokenizer, chat, to_answer=True)
+    except (ValueError, TypeError):
         shown = ""
 
     def is_control(token: str, special: bool) -> bool:

@@ -21,9 +21,7 @@ from flowright.viewer.rendering.report import section_html, tiles_html
 from flowright.viewer.rollout_records import NONE
 from flowright.viewer.run_report import chips, configuration, run_sections, status_chip
 from flowright.viewer.search import AttemptCounts, AttemptSearch, count_attempts, operators_by_step
-from flowright.viewer.snapshot import Snapshot, edge, last, some_steps, trend
-
-AGREEMENT_ALARM, UNSCORED_ALARM, VALID_ALARM = 0.8, 0.01, 0.9
+from flowright.viewer.snapshot import AGREEMENT, CUT, RECENT, Snapshot, trend
 
 
 def run_body(found: AttemptSearch, snapshot: Snapshot, links: Links) -> Html:
@@ -66,25 +64,22 @@ def run_body(found: AttemptSearch, snapshot: Snapshot, links: Links) -> Html:
 
 def _alarms(snapshot: Snapshot, links: Links) -> Html | None:
     """Metrics out of their range in the last steps, each with a link to the attempts."""
-    count = edge(len(snapshot.training_rows))
-    agreement, unscored, valid = (
-        last(snapshot.series(metric), count)
-        for metric in ("judge/agreement_with_gold", "rollout/unscored", "rollout/valid_frac")
-    )
     found: list[tuple[str, str]] = []
     if (drift := snapshot.drift) is not None:
         against = "too_generous" if drift > 0 else "too_strict"
         found.append((f"the judge drifts: {100 * drift:+.1f} points", f"against={against}"))
-    if agreement is not None and agreement < AGREEMENT_ALARM:
-        found.append((f"the judge agrees with gold on {percent(agreement)}", ""))
-    if unscored is not None and unscored > UNSCORED_ALARM:
-        found.append((f"{percent(unscored)} unscored", "outcome=unscored"))
-    if valid is not None and valid < VALID_ALARM:
-        found.append((f"{percent(valid)} valid", "outcome=failed"))
+    for metric, text, query in (
+        (AGREEMENT, "the judge agrees with gold on {}", ""),
+        ("rollout/unscored", "{} unscored", "outcome=unscored"),
+        ("rollout/valid_frac", "{} valid", "outcome=failed"),
+        (CUT, "{} of the prompts cut", ""),
+    ):
+        if (mean := snapshot.out_of_range(metric)) is not None:
+            found.append((text.format(percent(mean)), query))
     if not found:
         return None
     items = [el("li", link(links.of_run("attempts", query), text)) for text, query in found]
-    title = el("p", f"Out of range in the last {some_steps(count)}:")
+    title = el("p", f"Out of range in the last {RECENT} steps:")
     return el("div", title, el("ul", items), class_="problem")
 
 

@@ -41,6 +41,7 @@ from flowright.viewer.rendering.terminal import (
 from flowright.viewer.rollout_records import reward_of
 from flowright.viewer.sections import LEARNER
 from flowright.viewer.snapshot import (
+    AGREEMENT,
     CUT,
     OF_DATA,
     QUIET_SECONDS,
@@ -128,18 +129,16 @@ class Panels:
             *self._row("gold", "gold/accuracy", percent),
             *self._by_kind(),
             *self._held_out(),
-            *(self._row("cut", CUT, percent, high=0.0) if self.snapshot.cut else ()),
-            *self._row("valid", "rollout/valid_frac", percent, low=0.9),
-            *self._row("unscored", "rollout/unscored", percent, high=0.01),
+            *(self._row("cut", CUT, percent) if self.snapshot.cut else ()),
+            *self._row("valid", "rollout/valid_frac", percent),
+            *self._row("unscored", "rollout/unscored", percent),
             *self._row("no spread", "reward/zero_variance_frac", percent),
         ] or [Text("no step finished yet", style="dim")]
 
     def judge(self) -> list[Text]:
         """The judge's audit (law 3): agreement, drift of its verdicts from gold, its two
         errors, and the share of its verdicts that fallback rules gave instead (law 4)."""
-        floor = self.snapshot.setting("judge", "min_agreement")
-        low = floor if is_number(floor) and floor else None
-        rows = self._row("agreement", "judge/agreement_with_gold", percent, low=low)
+        rows = self._row("agreement", AGREEMENT, percent)
         drifts = self.snapshot.series(DRIFT)
         recent = self.snapshot.recent_drift
         if recent is not None:
@@ -241,21 +240,13 @@ class Panels:
             lines.append(shortened(text, self.width, "red" if load.alarm else ""))
         return lines
 
-    def _row(
-        self,
-        label: str,
-        metric: str,
-        form: Form,
-        low: float | None = None,
-        high: float | None = None,
-    ) -> list[Text]:
-        """A metric's last value with its history, nothing without one; it stands out while the
-        mean of the recent steps is below ``low`` or above ``high``."""
+    def _row(self, label: str, metric: str, form: Form) -> list[Text]:
+        """A metric's last value with its history, nothing without one; it stands out while it is
+        out of its range."""
         course = self.snapshot.series(metric)
         if not course:
             return []
-        mean = last(course, RECENT) or 0.0
-        alarming = (low is not None and mean < low) or (high is not None and mean > high)
+        alarming = self.snapshot.out_of_range(metric) is not None
         return [self._line(label, _value(form(course[-1][1]), alarming), course)]
 
     def _line(self, label: str, value: Text, course: Sequence[Point]) -> Text:

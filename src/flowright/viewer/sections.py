@@ -229,7 +229,8 @@ def _cut(snapshot: Snapshot) -> Tile | None:
     """The share of prompts that were cut to fit, where any was."""
     if not (share := snapshot.cut):
         return None
-    note = "of all prompts, to fit policy.max_prompt_tokens; the attempts' pages show what was seen"
+    shown = "; an attempt's page shows what was seen" if snapshot.training_rows else ""
+    note = f"of all prompts, to fit policy.max_prompt_tokens{shown}"
     return Tile("Prompts cut", percent(share), note, "warn")
 
 

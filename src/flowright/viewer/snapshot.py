@@ -7,7 +7,7 @@ absent value is None or an empty list, and the screens leave it out.
 import shlex
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -46,6 +46,15 @@ from flowright.runs.totals import seconds_by_phase
 _OURS = frozenset(r.value for r in Reason if r.blame is Blame.INFRASTRUCTURE)
 FAILED = "rollout/failed/"
 CUT = "prompt/truncated"
+AGREEMENT = "judge/agreement_with_gold"
+LIMITS: Mapping[str, tuple[float | None, float | None]] = {
+    AGREEMENT: (0.8, None),
+    "rollout/valid_frac": (0.9, None),
+    "rollout/unscored": (None, 0.01),
+    CUT: (None, 0.0),
+}
+"""The lowest and the highest value that need no remark; ``judge.min_agreement`` replaces that of
+agreement."""
 STAGES = ("sample", "rollout", "update", "evaluate")
 QUIET_SECONDS = 120.0  # without news of a running run before the screens remark on it
 RECENT = 10  # steps that "recent" means
@@ -152,6 +161,19 @@ class Snapshot:
             return AlarmSection.model_validate(self.setting("judge", "alarm") or {})
         except ValidationError:
             return AlarmSection()
+
+    def out_of_range(self, metric: str) -> float | None:
+        """The metric's mean over the recent steps where it is beyond its limit, else None."""
+        low, high = LIMITS.get(metric, (None, None))
+        floor = self.setting("judge", "min_agreement")
+        if metric == AGREEMENT and is_number(floor) and floor:
+            low = floor
+        mean = last(self.series(metric), RECENT)
+        if mean is None or not (
+            (low is not None and mean < low) or (high is not None and mean > high)
+        ):
+            return None
+        return mean
 
     @property
     def cut(self) -> float | None:
@@ -435,7 +457,8 @@ def held_out(snapshot: Snapshot) -> HeldOut | None:
     before, after = _policy_cells(snapshot, measured.key)
     if before and after:
         count = (snapshot.evaluation or {}).get("problems")
-        where = f"evaluation of {count:,} problems" if is_number(count) else "evaluation"
+        many = "" if count == 1 else "s"
+        where = f"evaluation of {count:,} problem{many}" if is_number(count) else "evaluation"
         apart = _do_intervals_differ(before, after, measured)
         return HeldOut(measured, before[measured.key], after[measured.key], where, apart)
     return validated(snapshot, measured)

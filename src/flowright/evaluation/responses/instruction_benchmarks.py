@@ -3,12 +3,13 @@ scores."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from flowright.core.errors import DataError
-from flowright.core.files import check_writable
+from flowright.core.files import check_writable, read_json
 from flowright.core.plugins import suggest
 from flowright.core.tables import read_rows, write_rows
 from flowright.criteria.constraints.checkers import (
@@ -49,6 +50,7 @@ from flowright.evaluation.responses.score_responses import (
 )
 from flowright.llm.chat import Message
 from flowright.llm.replies import spoken_answer
+from flowright.policy.base_models import model_id
 from flowright.runs.checkpoints import sha256_of
 
 FILES: Mapping[str, str] = {
@@ -135,6 +137,21 @@ def write_record(record: Mapping[str, Any], path: Path) -> None:
     path.write_text(json.dumps(record, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 
+def record_place(path: Path, generation: Mapping[str, Mapping[str, Any]]) -> Path:
+    """Return where the record of a model's answers goes: ``path``, or a name with the hash of its
+    weights beside it where ``path`` has the record of another model."""
+
+    def models(answers: Mapping[str, Mapping[str, Any]]) -> set[str]:
+        return {str(one.get("weights") or Path(one["model"]).name) for one in answers.values()}
+
+    ours = models(generation)
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        theirs = models(read_json(path)["generation"])
+        if theirs and ours and theirs != ours:
+            return path.with_name(f"{path.stem}-{'-'.join(sorted(ours))}{path.suffix}")
+    return path
+
+
 # A model's answers.
 
 
@@ -181,6 +198,7 @@ async def answer_benchmark(
     }
     about = {
         "model": named.model or named.server or "VLLM_MODEL",
+        "weights": model_id(named.model) if named.model is not None else None,
         "drawing": asdict(settings),
         "responses": str(out),
         "lines": done.lines(),

@@ -20,7 +20,7 @@ from flowright.evaluation.responses.response_models import (
     ReportSample,
     ResponseQuestion,
 )
-from flowright.policy.base_models import smollm2
+from flowright.policy.base_models import model_id, smollm2
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy, load_policy
 from flowright.policy.model_thread import on_model_thread
@@ -59,7 +59,7 @@ class LocalModel:
     def about(self) -> Mapping[str, Any]:
         return {
             "model": self.name,
-            "weights": weights_of(self.name),
+            "weights": model_id(self.name),
             "dtype": str(next(self._policy.model.parameters()).dtype).removeprefix("torch."),
             "chat_template": self._chat_template,
             "max_model_len": self._window,
@@ -178,10 +178,3 @@ def open_local(model: str, dtype: str | None) -> Policy:
     except ConfigError as error:
         problems = [problem.replace("strategy_model:", "--model:") for problem in error.problems]
         raise ConfigError(*problems) from error
-
-
-def weights_of(model: str) -> list[list[Any]]:
-    """Return names, sizes and times of a folder's files of weights; none for a model of the hub."""
-    files = sorted(Path(model).glob("*.safetensors")) if Path(model).is_dir() else []
-    stats = [(file.name, file.stat()) for file in files]
-    return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]

@@ -18,6 +18,7 @@ from flowright.core.errors import ConfigError, FailureError, UserError
 from flowright.llm.chat import ChatModel, ChatRequest, Message, RequestRefused, ServerMisconfigured
 from flowright.llm.client import ChatClient
 from flowright.llm.context import WithControl
+from flowright.policy.base_models import model_id
 
 _REMEDY = "replies are kept; the same command continues once the server answers"
 _STREAM = {"true": True, "1": True, "false": False, "0": False}
@@ -102,7 +103,9 @@ class ServedModel:
 
     @property
     def about(self) -> Mapping[str, Any]:
-        return {"model": self.name, "served": self._served}
+        # A server's own weights are out of sight, unless its model is a folder here.
+        weights = model_id(self._served) if Path(self._served).is_dir() else None
+        return {"model": self.name, "served": self._served, "weights": weights}
 
     async def ask(
         self, wanted: Mapping[ResponseQuestion, Sequence[int]], report: ReportSample

@@ -21,13 +21,14 @@ from huggingface_hub.errors import (
     HTTPError,  # pyright: ignore[reportPrivateImportUsage]  # of httpx, since 2.0 of httpx2
 )
 from torch import Tensor
-from transformers import AutoTokenizer
 
 import flowright
-from flowright.core.errors import RunError, UserError
+from flowright.core.errors import ConfigError, RunError, UserError
+from flowright.policy.chat_templates import CHAT_TEMPLATE
 from flowright.policy.export.model import Export, class_of, padding_rows, with_adapter
 from flowright.policy.export.source import ExportSource
 from flowright.policy.export.weights import Adapter, write, write_adapter
+from flowright.policy.model_folders import load_model, load_tokenizer
 from flowright.runs.checkpoints import sha256_of
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -40,13 +41,13 @@ another scale or to another layer changes more."""
 _COPIED = (
     *("generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model"),
     *("special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt"),
-    *("chat_template.jinja", "chat_template.json", "preprocessor_config.json"),
+    *(CHAT_TEMPLATE, "chat_template.json", "preprocessor_config.json"),
 )
 
 _ON_CARD = (
     *("environment", "seed", "strategy_model", "train_dataset", "val_dataset"),
     *("policy.train", "policy.quantised", "policy.lora", "policy.dtype"),
-    *("policy.max_prompt_tokens", "policy.max_new_tokens"),
+    *("policy.max_prompt_tokens", "policy.max_new_tokens", "policy.chat_template"),
     *("grpo.steps", "grpo.loss", "grpo.learning_rate", "grpo.prompts_per_step"),
     *("grpo.group_size", "grpo.kl_coefficient", "judging"),
 )
@@ -93,7 +94,18 @@ def fill(
         there = [place / name for place in export.about if (place / name).is_file()]
         if there and not (alone and name == "generation_config.json"):
             shutil.copyfile(there[0], folder / name)
+    _keep_one_template(folder)
     return _tokenizer_notes(folder, export)
+
+
+def _keep_one_template(folder: Path) -> None:
+    """Take an older template out where one is in a file of its own, which newer readers prefer."""
+    file = folder / "tokenizer_config.json"
+    if (folder / CHAT_TEMPLATE).is_file() and file.is_file():
+        (folder / "chat_template.json").unlink(missing_ok=True)
+        config = json.loads(file.read_text(encoding="utf-8"))
+        if config.pop("chat_template", None) is not None:
+            file.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
 
 def _with_dtype(config: Mapping[str, Any], dtype: torch.dtype) -> Mapping[str, Any]:
@@ -113,8 +125,8 @@ def _tokenizer_notes(folder: Path, export: Export) -> Sequence[str]:
     if not (folder / "tokenizer_config.json").is_file():
         return ["no tokenizer was there: the base's is needed to load this"]
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(folder)
-    except (OSError, ValueError) as error:
+        tokenizer: Any = load_tokenizer(folder)
+    except (OSError, ValueError, ConfigError) as error:
         first = str(error).strip().splitlines()[0]
         return [f"its tokenizer cannot be loaded here ({first}); it is copied as it was"]
     notes: list[str] = []
@@ -157,9 +169,7 @@ def compare(
 def _loaded(export: Export, folder: Path, dtype: torch.dtype, adapter: Adapter | None) -> Any:
     if adapter is not None and not (folder / "config.json").is_file():
         return with_adapter(export.load_base(dtype), folder)
-    model, info = class_of(export.kind).from_pretrained(
-        folder, dtype=dtype, output_loading_info=True
-    )
+    model, info = load_model(class_of(export.kind), folder, dtype=dtype, output_loading_info=True)
     for key, problem in (("missing_keys", "lacks"), ("unexpected_keys", "has no place for")):
         if info.get(key):
             raise RunError(

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import transformers
@@ -20,14 +20,15 @@ from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 from peft import PeftModel
 from torch import Tensor
 from transformers import (
-    AutoConfig,
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
+    PreTrainedModel,
 )
 
 from flowright.config.policy import PolicySection
 from flowright.core.errors import RunError
+from flowright.core.files import read_bytes, read_object
 from flowright.policy.export.source import ExportSource, Kind, shard_files, whole_weights
 from flowright.policy.export.weights import (
     Adapter,
@@ -40,6 +41,7 @@ from flowright.policy.export.weights import (
     write_adapter,
 )
 from flowright.policy.lora import quantise, unpack
+from flowright.policy.model_folders import load_config, load_model
 from flowright.policy.tuning import CONFIG_FILE, disk_errors_of_safetensors
 
 HEAD, SCORE, SCORE_BIAS = "lm_head.weight", "score.weight", "score.bias"
@@ -68,10 +70,10 @@ class Export:
     def load_base(self, dtype: torch.dtype) -> Any:
         """Load the source without its adapter."""
         if isinstance(self.own, Path):
-            return class_of(self.kind).from_pretrained(self.own, dtype=dtype)
+            return load_model(class_of(self.kind), self.own, dtype=dtype)
         state = {name: read() for name, read in self.own.items()}
-        return class_of(self.kind).from_pretrained(
-            None, config=self.kind, state_dict=state, dtype=dtype
+        return load_model(
+            class_of(self.kind), None, config=self.kind, state_dict=state, dtype=dtype
         )
 
     def load(self, dtype: torch.dtype) -> Any:
@@ -235,8 +237,13 @@ def base_folder(name: str) -> Path:
 
 
 def class_of(kind: Any) -> Any:
-    """Return the class of transformers that a config names."""
-    return getattr(transformers, kind.architectures[0])
+    """Return the class of transformers that a config names. Raises RunError for anything else than
+    a model's."""
+    name = (kind.architectures or [""])[0]
+    found = getattr(transformers, name, None)
+    if not (isinstance(found, type) and issubclass(found, PreTrainedModel)):
+        raise RunError(f"config.json: architectures: {name!r} is no model of transformers")
+    return found
 
 
 def with_adapter(model: Any, folder: Path) -> Any:
@@ -256,7 +263,7 @@ def with_adapter(model: Any, folder: Path) -> Any:
 
 def _unpacked(folder: Path, dtype: torch.dtype) -> Weights:
     """Return a base that was packed into 4 bits, as it multiplied. Needs bitsandbytes."""
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+    model: Any = load_model(AutoModelForCausalLM, folder, dtype=dtype)
     quantise(model)
     model.to("cpu")
     unpack(model)
@@ -272,7 +279,7 @@ def _shapes(kind: Any) -> Mapping[str, tuple[int, ...]]:
     try:
         with torch.device("meta"):
             model = class_of(kind)(kind)
-    except (AttributeError, TypeError, IndexError):
+    except (RunError, TypeError):
         return {}
     rows = kind.get_text_config().vocab_size
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
@@ -281,14 +288,17 @@ def _shapes(kind: Any) -> Mapping[str, tuple[int, ...]]:
 
 def _config(folder: Path) -> dict[str, Any]:
     try:
-        return json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        found = json.loads(read_bytes(folder / "config.json"))  # an infinity in it stays
+        if not isinstance(found, dict):
+            raise ValueError("not a JSON object")
+        return cast(dict[str, Any], found)
+    except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"{folder / 'config.json'}: cannot be read ({error})") from error
 
 
 def _known(folder: Path) -> Any:
     try:
-        return AutoConfig.from_pretrained(folder)
+        return load_config(folder)
     except (OSError, ValueError) as error:
         first = str(error).strip().splitlines()[0]
         raise RunError(f"{folder}: transformers does not know this model ({first})") from error
@@ -298,7 +308,10 @@ def _adapter_config(folder: Path, alpha: float | None) -> Mapping[str, Any]:
     """Return what is known of an adapter among verl's files, which newer versions record."""
     for file in (folder / "lora_adapter" / CONFIG_FILE, folder / "lora_train_meta.json"):
         if file.is_file():
-            known = json.loads(file.read_text(encoding="utf-8"))
+            try:
+                known = read_object(file)
+            except (OSError, ValueError) as error:
+                raise RunError(f"{file}: cannot be read ({error}); copy it again") from error
             if known.get("lora_alpha"):
                 return {**known, **({} if alpha is None else {"lora_alpha": alpha})}
     if alpha is None:

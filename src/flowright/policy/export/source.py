@@ -9,12 +9,13 @@ describe their split are unpickled: nothing of a file is run. ShardedTensor is r
 which keep what was pickled: torch's class needs a group of processes, and is about to be dropped.
 """
 
+import hashlib
 import json
 import logging
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -30,6 +31,8 @@ from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
 from flowright.core.errors import RunError
+from flowright.core.files import read_json
+from flowright.policy.base_models import model_id
 from flowright.policy.export.weights import Weights
 from flowright.policy.tuning import CONFIG_FILE
 from flowright.runs.checkpoints import checkpoint_of, find_damage
@@ -77,6 +80,20 @@ def find_source(path: Path) -> ExportSource:
         f"no {CONFIG_FILE} of an adapter, no model_world_size_W_rank_R.pt of verl and no "
         "config.json of a model"
     )
+
+
+def export_id(source: ExportSource, base: str | None = None, **settings: Any) -> str:
+    """Return a hash of what an export is made of: the source's files, its base and ``settings``."""
+    if base is None and source.kind is Kind.ADAPTER:
+        with suppress(OSError, ValueError, AttributeError):  # reported where it is read
+            base = read_json(source.folder / CONFIG_FILE).get("base_model_name_or_path")
+    made_of = {
+        "source": model_id(source.folder),
+        "base": model_id(base) if base and Path(base).is_dir() else base,
+        "quantised": source.quantised,
+        **settings,
+    }
+    return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _checkpoint(path: Path) -> ExportSource:

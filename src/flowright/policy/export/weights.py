@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from flowright.core.errors import RunError
+from flowright.core.files import read_object
 from flowright.policy.tuning import (
     ADAPTER_FILE,
     CONFIG_FILE,
@@ -52,7 +53,10 @@ def in_folder(folder: Path) -> Weights:
             ) from error
     index = folder / _INDEX
     if index.is_file():
-        named = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        try:
+            named: dict[str, str] = dict(read_object(index)["weight_map"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RunError(f"{index}: cannot be read ({error}); copy it again") from error
         if missing := sorted(set(named.values()) - {file.name for file in files}):
             raise RunError(f"{index}: names {missing[0]}, which is missing; copy it, too")
         found = {name: found[name] for name in named if name in found}
@@ -123,7 +127,7 @@ def read_adapter(folder: Path) -> Adapter:
     """Read a peft adapter. Raises RunError for a folder without one, or with one that is not
     LoRA."""
     try:
-        config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+        config = read_object(folder / CONFIG_FILE)
     except (OSError, ValueError) as error:
         message = f"{folder / CONFIG_FILE}: cannot be read ({error}); copy it again"
         raise RunError(message) from error

@@ -41,14 +41,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
 from flowright.config.policy import LoraSection
-from flowright.core.errors import RunError
+from flowright.core.errors import RunError, UserError
 from flowright.core.files import disk_errors, nearest
 from flowright.policy.head import VOCABULARY_AT_ONCE, Head
 from flowright.policy.lora import LoraLinear
 from flowright.policy.model import Policy
+from flowright.policy.model_folders import load_config
 from flowright.policy.tuning import ADAPTER_FILE, lora_config, save_tensors
 
 LONGEST = 256  # tokens of a text
@@ -217,8 +218,8 @@ def zero_adapter(model: str, section: LoraSection, parent: Path) -> Iterator[Pat
     read."""
     try:
         with torch.device("meta"):
-            empty: Any = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(model))
-    except (OSError, ValueError):
+            empty: Any = AutoModelForCausalLM.from_config(load_config(model))
+    except (OSError, ValueError, UserError):
         yield None  # reported by the check of the policy
         return
     parent = parent.absolute()
