@@ -120,7 +120,7 @@ Outcomes = Sequence[Sequence[float | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class PairedDifference:
     """The result of ``policy`` minus that of ``against``, problem by problem: mean over the
     ``problems`` that both have scored attempts at, paired 95 % interval, p of a sign-flip test.
     ``tokens``: the same difference of a problem's mean tokens."""
@@ -136,7 +136,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Best:
+class BestBaselines:
     """A choice of baselines and its result on the reported problems. ``choice``: the baseline of
     each class of problem, or that of "all"; ``gold`` and ``tokens``: of all problems and by
     kind."""
@@ -148,7 +148,7 @@ class Best:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class TriedBaseline:
     """A baseline's result on the problems that the best ones are chosen on."""
 
     name: str
@@ -173,9 +173,9 @@ class Comparison:
     rows: tuple[TableRow, ...]
     tasks: tuple[str, ...]
     chosen_on: str
-    tried: tuple[Tried, ...]
-    bests: tuple[Best, ...]
-    differences: tuple[Difference, ...]
+    tried: tuple[TriedBaseline, ...]
+    bests: tuple[BestBaselines, ...]
+    differences: tuple[PairedDifference, ...]
     gap_closed: Estimate | None
     drift: Mapping[str, Mapping[str, Change]] = field(default_factory=dict)
 
@@ -187,7 +187,7 @@ class Comparison:
     def row(self, name: str) -> TableRow | None:
         return next((row for row in self.rows if row.name == name), None)
 
-    def best(self, name: str) -> Best | None:
+    def best(self, name: str) -> BestBaselines | None:
         return next((best for best in self.bests if best.name == name), None)
 
     def to_json(self) -> dict[str, Any]:
@@ -322,7 +322,7 @@ def summarise(
     ``choices`` were made."""
     known = {row.name: row for row in rows}
     within = environment.reward_bounds or SHARE
-    bests: list[Best] = []
+    bests: list[BestBaselines] = []
     results: dict[str, tuple[Outcomes, Sequence[float]]] = {
         row.name: (row.outcomes, row.costs) for row in rows
     }
@@ -336,7 +336,7 @@ def summarise(
         for kind in tasks_by_kind(tasks):
             some = [o for o, task in zip(outcomes, tasks, strict=True) if task.kind == kind]
             gold[kind] = Estimate(*bootstrap(some))
-        bests.append(Best(name, choice, gold, math.fsum(costs) / max(1, len(costs))))
+        bests.append(BestBaselines(name, choice, gold, math.fsum(costs) / max(1, len(costs))))
         results[name] = (outcomes, costs)
     names = tuple(task.id for task in tasks)
     policies = [row.name for row in rows if row.group == "policy"]
@@ -354,7 +354,9 @@ def summarise(
         rows=tuple(rows),
         tasks=names,
         chosen_on=_chosen_on(picks),
-        tried=tuple(Tried(r.name, r.kinds["all"].gold, r.kinds["all"].tokens) for r in picks),
+        tried=tuple(
+            TriedBaseline(r.name, r.kinds["all"].gold, r.kinds["all"].tokens) for r in picks
+        ),
         bests=tuple(bests),
         differences=tuple(differences),
         gap_closed=_gap_closed(sampler, names, results, bests[-1].name) if bests else None,
@@ -382,7 +384,7 @@ def _difference(
     against: str,
     results: Mapping[str, tuple[Outcomes, Sequence[float]]],
     within: tuple[float, float],
-) -> Difference:
+) -> PairedDifference:
     (ours, our_costs), (theirs, their_costs) = results[policy], results[against]
     both = [
         (name, first - second)
@@ -396,7 +398,9 @@ def _difference(
     spent = [(a - b, 1.0) for a, b in zip(our_costs, their_costs, strict=True)]
     p = sampler.p_value([name for name, _ in both], [change for _, change in both])
     tokens = sampler.estimate(names, spent, mean)
-    return Difference(policy, against, len(both), found.value, found.low, found.high, p, tokens)
+    return PairedDifference(
+        policy, against, len(both), found.value, found.low, found.high, p, tokens
+    )
 
 
 def _drifts(rows: Sequence[TableRow]) -> dict[str, Mapping[str, Change]]:
