@@ -21,7 +21,7 @@ from flowright.viewer.rendering.report import section_html, tiles_html
 from flowright.viewer.rollout_records import NONE
 from flowright.viewer.run_report import chips, configuration, run_sections, status_chip
 from flowright.viewer.search import AttemptCounts, AttemptSearch, count_attempts, operators_by_step
-from flowright.viewer.snapshot import AGREEMENT, CUT, RECENT, Snapshot, trend
+from flowright.viewer.snapshot import AGREEMENT, CUT, RECENT, Snapshot, some_steps, trend
 
 
 def run_body(found: AttemptSearch, snapshot: Snapshot, links: Links) -> Html:
@@ -79,7 +79,8 @@ def _alarms(snapshot: Snapshot, links: Links) -> Html | None:
     if not found:
         return None
     items = [el("li", link(links.of_run("attempts", query), text)) for text, query in found]
-    title = el("p", f"Out of range in the last {RECENT} steps:")
+    count = min(RECENT, sum(row["step"] > 0 for row in snapshot.rows))
+    title = el("p", f"Out of range in the last {some_steps(count)}:")
     return el("div", title, el("ul", items), class_="problem")
 
 
