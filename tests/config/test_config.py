@@ -284,6 +284,11 @@ def test_the_key_of_a_judge_service_is_optional_where_it_is_sent(
         load_models(write(f"models: {{big: {{base_url: http://a/v1, model_name: m, {key}}}}}"))
 
 
+def test_the_judge_guides_section_is_answered_as_one(write) -> None:
+    told = problems(write("reward: {type: judge_model, config: {judge_url: a, api_key: b, n: 1}}"))
+    assert [line.split(":")[1].strip() for line in told] == ["reward.type", "reward.config"]
+
+
 def test_models_are_read_by_name(write) -> None:
     models = load_models(
         write("models: {big: {base_url: [http://a/v1, http://b/v1], model_name: m, api_key: k}}")

@@ -12,6 +12,7 @@ import pytest
 from command_lines import command
 
 from flowright.core.checkout import SCRIPTS
+from flowright.data.sources.preference_registry import no_prompts
 from flowright.data.splits import Splits, check_disjoint
 from flowright.data.task import read_tasks
 
@@ -286,3 +287,15 @@ def test_the_benchmarks_of_instruction_following_come_by_group_and_by_name(
     }
     assert download(["verinstrukt", *brought]) == 2
     assert "verinstruct" in capsys.readouterr().err
+
+
+def test_a_missing_file_of_prompts_is_answered_with_its_command() -> None:
+    for path, said in (
+        ("data/verinstruct/verinstruct_val.parquet", "verinstruct fetches it"),
+        ("data/verinstruct_verif/verinstruct_verif_val.parquet", "verinstruct fetches it"),
+        ("data/raw/rubrics/healthbench_val.parquet", "healthbench fetches it"),
+        ("data/raw/ifeval/input_data.jsonl", "ifeval fetches it"),
+        ("data/verinstruct/verinstruct_train.parquet", "by TRAIN_FILE or instructions.train_files"),
+        ("mine/verinstruct_val.parquet", "no such file"),
+    ):
+        assert no_prompts(path).startswith("no such file") and no_prompts(path).endswith(said), path

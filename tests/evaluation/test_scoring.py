@@ -234,7 +234,10 @@ def test_constraints_are_scored_without_a_judge(
 
 
 def test_the_embedded_judge_says_that_it_is_simulated(
-    main: Main, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    main: Main,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     row = {"prompt": USER, "reward_model": rubric(("apple", 1)), "responses": ["apple"]}
     data, out = lines(tmp_path / "r.jsonl", [row]), tmp_path / "s.json"
@@ -247,6 +250,11 @@ def test_the_embedded_judge_says_that_it_is_simulated(
     theirs += [f"{function}.name=compute_score", "--judge", "simulated", "--json", str(out)]
     assert main([f"data.path={data}", *theirs]) == 0, "as of verl's main_eval"
     assert json.loads(out.read_text())["reward"] == "rubric"
+    monkeypatch.setenv("VLLM_BASE_URL", "http://127.0.0.1:9/v1")
+    assert main([f"data.path={data}", *theirs[:2], "--json", str(out)]) != 0
+    assert "note: --judge instructions-judge, the servers of VLLM_BASE_URL" in (
+        " ".join(capsys.readouterr().err.split())
+    )
 
 
 @pytest.mark.parametrize(

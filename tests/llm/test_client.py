@@ -260,6 +260,15 @@ async def test_a_redirect_is_not_followed():
     assert "base_url" in message
 
 
+async def test_a_server_that_only_streams_is_answered_with_the_key():
+    refused = problem(
+        400, "This model only support stream mode, please enable the stream parameter"
+    )
+    async with StandIn([refused]) as server:
+        with pytest.raises(RequestRefused, match=r"\(set stream: true for this model; "):
+            await ask(server)
+
+
 @pytest.mark.parametrize("status", [400, 413, 422])
 async def test_a_refused_request_can_be_told_apart(status: int):
     async with StandIn(rest=problem(status, "response_format is not supported")) as server:

@@ -63,6 +63,7 @@ def check_start(config: Config, resume: bool, is_first: bool = True) -> Start:
         lambda: check_text(config),
         lambda: load_entries(config.llm.file, config.models),
         lambda: found.append(load_tasks(environment)),
+        environment.all_baselines,
     )
     refuse(*(shared if is_first else ()), *own)
     (tasks,) = found

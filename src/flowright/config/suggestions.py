@@ -164,7 +164,7 @@ def meant_within(
     name = _plain(location[-1])
     one = (".".join(location), meant(location, keys))
     is_ours = name not in ELSEWHERE and _close(location, keys)  # misspelt
-    is_told = any(name in names.split() for names in _SENTENCES.values())
+    is_told = any({name, one[0]} & {*names.split()} for names in _SENTENCES.values())
     if not isinstance(value, Mapping) or is_ours or is_told or len(location) > _DEEPEST:
         return [one]
     inner: list[tuple[str, str]] = []

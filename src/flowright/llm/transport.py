@@ -211,6 +211,8 @@ def status_error(response: Response, url: str, file: str) -> RequestError:
         error.blames_server = status >= 500 and not error.is_overload
         return error
     hint = HINTS.get(status, "the server will not take this request")
+    if status in (400, 422) and all(word in message.lower() for word in ("only support", "stream")):
+        hint = "set stream: true for this model"
     message = f"{message} ({hint}; {file})"
     return RequestError(f"http_{status}", message, final=True, blames_server=False)
 
