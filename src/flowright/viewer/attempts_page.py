@@ -111,7 +111,11 @@ def attempts_table(
         operators = found.operators.get(attempt.operators, NONE).replace(",", " ")
         rows.append(
             [
-                ReportCell(attempt.place, address=links.attempt(attempt, chosen.query())),
+                ReportCell(
+                    attempt.place,
+                    "" if about.baseline == NONE else about.baseline,
+                    address=links.attempt(attempt, chosen.query()),
+                ),
                 ReportCell(outcome_chip(about.outcome, about.failure), is_text=True),
                 opinion_mark(about.judge),
                 opinion_mark(about.gold),

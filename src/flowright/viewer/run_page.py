@@ -13,6 +13,7 @@ from flowright.core.report import (
     ReportTable,
     Spark,
 )
+from flowright.runs.run_files import BASELINES
 from flowright.viewer import sections, trust
 from flowright.viewer.layout import Links, link
 from flowright.viewer.rendering.markup import Html, el, section
@@ -127,11 +128,14 @@ def _held_out(links: Links) -> Html | None:
             "li",
             link(replace(links, run=run).of_run("attempts"), name),
             [" (", link(f"/compare?{urlencode({'run': run})}", paired), ")"]
-            if not links.exported
+            if not links.exported and name != BASELINES.capitalize()
             else None,
         )
         for name, run in links.parts[1:]
     ]
-    lead = "Validation: while it trained. Evaluation: the before/after table, untrained as step 0."
+    lead = (
+        "Validation: while it trained. Evaluation: the before/after table, untrained as step 0. "
+        "Baselines: those of that table, their numbers as steps."
+    )
     title = "Attempts at held-out problems"
     return section("held-out", title, lead, el("ul", rows)) if rows else None
