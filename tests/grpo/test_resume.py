@@ -255,6 +255,19 @@ async def test_other_problems_are_named(tmp_path: Path):
     assert any("the problems to train on; step 3 takes" in line for line in resumed.reporter.said)
 
 
+@pytest.mark.parametrize("kl", [{}, {"kl_in": "reward"}])
+async def test_a_reference_that_followed_the_policy_is_resumed(tmp_path: Path, kl: dict[str, Any]):
+    options = {"steps": 5, "kl_coefficient": 0.5, **kl}
+    config = configured({**options, "reference_every": 2}, evaluation=QUIET)
+    whole = await train(tmp_path / "whole", Own(), config)
+    await killed_while_one_waits(tmp_path / "run", config)
+    resumed = await train(tmp_path / "run", Own(), config, resume=True)
+    assert [without_clocks(row) for row in resumed.metrics] == whole.metrics
+    assert same(resumed.weights, whole.weights)
+    fixed = await train(tmp_path / "fixed", Own(), configured(options, evaluation=QUIET))
+    assert not same(fixed.weights, whole.weights)
+
+
 @pytest.mark.parametrize("staleness", [0, 1])
 async def test_what_the_environment_remembers_is_resumed(tmp_path: Path, staleness: int):
     config = configured({"steps": 5}, evaluation=QUIET, max_staleness=staleness)

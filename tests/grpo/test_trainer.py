@@ -95,7 +95,9 @@ async def test_the_policy_learns_what_is_rewarded(tmp_path: Path):
 
 
 async def test_groups_without_a_signal_leave_the_policy_as_it_is(tmp_path: Path):
-    done = await train(tmp_path, Toy(reward=lambda completion: 1.0))
+    done = await train(
+        tmp_path, Toy(reward=lambda completion: 1.0), configured({"kl_on": "signal"})
+    )
     assert same(done.weights, weights(tiny_policy(trained=False)))
     for row in done.metrics[1:]:
         assert row["reward/zero_variance_frac"] == 1.0

@@ -27,6 +27,7 @@ from flowright.grpo.tables import (
     SCHEDULES,
 )
 from flowright.policy.base_models import look_for_smollm2, model_id, origin_of
+from flowright.policy.chat_templates import read_template
 from flowright.runs.checkpoints import find_damage, saved_checkpoints, sha256_of
 from flowright.runs.directory import check_checkpoints, check_path
 from flowright.runs.loggers import check_loggers
@@ -62,6 +63,7 @@ def check_start(config: Config, resume: bool, is_first: bool = True) -> Start:
         lambda: check_text(config),
         lambda: load_entries(config.llm.file, config.models),
         lambda: found.append(load_tasks(environment)),
+        environment.all_baselines,
     )
     refuse(*(shared if is_first else ()), *own)
     (tasks,) = found
@@ -143,7 +145,9 @@ def check_run(config: Config, resume: bool) -> str:
 
 def check_model(config: Config) -> str:
     """Describe the policy's base model. Raises UserError if it must be made or installed first, as
-    far as that is known without the hub."""
+    far as that is known without the hub, and for a chat template that cannot be used."""
+    if config.policy.chat_template is not None:
+        read_template(config.policy.chat_template)
     folder = config.policy.warm_start.folder
     if folder is not None:
         return check_warm_start(config, folder)

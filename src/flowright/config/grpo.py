@@ -91,6 +91,9 @@ class GrpoSection(Section):
     kl_on: Literal["all", "signal"] = "all"
     """Groups whose KL and entropy count where they have a weight: all, as the coefficients mean, or
     those with a signal, which saves the passes of the others."""
+    reference_every: Positive | None = None
+    """Steps after which the KL's reference becomes the policy of that moment. Default: it stays the
+    base model."""
     entropy_coefficient: NonNegativeFloat = 0.0
     """Weight of the entropy bonus."""
     off_policy: Annotated[str, AfterValidator(CORRECTIONS.check)] | None = None

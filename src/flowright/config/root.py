@@ -35,8 +35,9 @@ class EvaluationSection(Section):
     """Samples in the before/after table. Default: `samples`."""
     temperature: NonNegativeFloat = 1.0
     """Sampling temperature of evaluations."""
-    baselines: bool = True
-    """Include baselines in the before/after table."""
+    baselines: bool | list[Path] = True
+    """Baselines in the before/after table: `true` for the environment's, or also the programs in
+    these `.py` files and folders (docs/workflows.md#baselines)."""
     text: Path | None = None
     """Text whose perplexity (`eval/perplexity`) shows what training costs elsewhere: plain text, or
     rows with a column `text`."""

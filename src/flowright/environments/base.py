@@ -9,6 +9,7 @@ see docs/extending.md.
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from flowright.config.llm import SIMULATED
@@ -39,12 +40,14 @@ class TaskSets:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """A completion that is the same for every task; the policy is compared with it. ``shown``: in
-    the terminal's short table, too, which else has only the best of them."""
+    """A completion that is the same for every task; the policy is compared with it. ``shown``:
+    always measured and in the table, which else has only the best of them. ``branches``: what it
+    does depends on the task."""
 
     name: str
     completion: str
     shown: bool = False
+    branches: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,9 +198,28 @@ class Environment:
         ``display.blocks`` reads."""
         return {}
 
+    def problem_class(self, task: Task) -> str:
+        """Return the class of a task, for the best baseline of each class. Default: its kind."""
+        return task.kind
+
     def baselines(self) -> Sequence[Baseline]:
         """Return fixed completions to compare the policy with."""
         return ()
+
+    def read_baselines(self, paths: Sequence[Path]) -> Sequence[Baseline]:
+        """Return the baselines in a user's files and folders. Raises ConfigError with a line, as
+        ``file:line: message``, for each that cannot be used."""
+        raise ConfigError(
+            f"evaluation.baselines: environment {self.config.environment} reads no files; set it "
+            "to true or false"
+        )
+
+    def all_baselines(self) -> list[Baseline]:
+        """Return the baselines of ``evaluation.baselines``. Raises ConfigError as
+        :meth:`read_baselines`."""
+        wanted = self.config.evaluation.baselines
+        own = self.read_baselines(wanted) if isinstance(wanted, list) else ()
+        return [*self.baselines(), *own] if wanted else []
 
     def equal_tokens(self, policy: float, spent: Mapping[str, float]) -> Baseline | None:
         """Return a baseline that spends about as much as the policy. ``policy``: its mean tokens of

@@ -254,19 +254,21 @@ def take_over(state: bytes, policy: Policy, learner: Learner) -> None:
 
 
 def _saved(learner: Learner, **more: Any) -> bytes:
-    """Pack optimizer and random state with ``more``, in memory, since torch's writer turns a full
-    disk into an error of its own."""
+    """Pack optimizer, reference and random state with ``more``, in memory, since torch's writer
+    turns a full disk into an error of its own."""
     buffer = io.BytesIO()
     state = {"optimizer": learner.optimizer.state_dict(), "random": torch.get_rng_state()}
-    torch.save({**state, **more}, buffer)
+    reference = learner.reference_state
+    torch.save({**state, **({"reference": reference} if reference else {}), **more}, buffer)
     return buffer.getvalue()
 
 
 def _loaded(file: Path | io.BytesIO, learner: Learner) -> dict[str, Any]:
-    """Load the result of :func:`_saved` and put optimizer and random state back."""
+    """Load the result of :func:`_saved` and put optimizer, reference and random state back."""
     state: dict[str, Any] = torch.load(file, weights_only=True, map_location="cpu")
     learner.optimizer.load_state_dict(state["optimizer"])
     torch.set_rng_state(state["random"])
+    learner.reference_state = state.get("reference")
     return state
 
 

@@ -98,6 +98,8 @@ class Learner:
         # Fixed data was drawn at no temperature: it is learned as it is.
         self._temperature = 1.0 if self._choices.objective.fixed_data else temperature
         self._parameters = policy.trainable()
+        self.reference_state: dict[str, Tensor] | None = None
+        """Trained weights of the KL's reference; None for the base model."""
         self.optimizer = torch.optim.AdamW(
             self._parameters,
             lr=section.learning_rate,
@@ -170,6 +172,9 @@ class Learner:
                 norms.append(self._optimizer_step(minibatch, steps[-1]))
         sums_M = torch.stack([sums.values for sums in steps])
         self._ranks.sum([sums_M])
+        every = self._section.reference_every
+        if every is not None and step % every == 0:
+            self.reference_state = self._trained_weights()
         if found is not None:
             for minibatch in minibatches:
                 found |= minibatch.by_place()
@@ -314,8 +319,18 @@ class Learner:
         return chunks(self._policy, minibatch.groups, budget, sharing, together)
 
     def _reference(self, groups: Sequence[Group]) -> list[Tensor]:
-        with self._policy.reference():
+        if self.reference_state is None:
+            with self._policy.reference():
+                return score(self._policy, groups, self._section, self._temperature)
+        now = self._trained_weights()
+        try:
+            self._policy.load(self.reference_state)
             return score(self._policy, groups, self._section, self._temperature)
+        finally:
+            self._policy.load(now)
+
+    def _trained_weights(self) -> dict[str, Tensor]:
+        return {name: tensor.detach().clone() for name, tensor in self._policy.state().items()}
 
     def divergences(self, groups: Sequence[Group]) -> list[float]:
         """Estimate each sample's KL to the base model, in nats: ``grpo.kl_estimator`` summed over
