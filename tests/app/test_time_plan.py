@@ -93,15 +93,16 @@ def test_roles_wait_for_each_other_only_where_they_share_a_model(tmp_path: Path)
 
 
 def planned(tmp_path: Path, basis: Basis, *more: str) -> TimePlan:
-    return make_plan(configured(tmp_path, *SMALL, *more), basis, validation=7, baselines=3)
+    config = configured(tmp_path, *SMALL, *more)
+    return make_plan(config, basis, validation=7, baselines=3, tried=(5, 6))
 
 
 def test_the_figures_of_a_small_run_by_hand(tmp_path: Path) -> None:
     """8 attempts a step, 3 calls of 1 s each, 4 in flight: 24 calls keep the servers busy for 6 s,
     and a batch, whose longest attempt takes 3 s x SPREAD, takes the root of both squares.
     Evaluations: steps 0, 4, 8, 10
-    of 6 problems x 2; the comparison has 7 problems (all there are): 2 x 14 of policies,
-    3 + 1 x 7 of baselines."""
+    of 6 problems x 2; the comparison has 7 problems (all there are) x 2: 2 x 14 of policies,
+    (3 + 1) x 14 of baselines, of which 5 are tried on 6 other problems."""
     plan = planned(tmp_path, BASIS)
     assert plan.step["policy_tokens_in"] == 400 and plan.step["policy_tokens_out"] == 400
     assert plan.step["executor_calls"] == 16 and plan.step["judge_tokens_out"] == 80
@@ -110,19 +111,19 @@ def test_the_figures_of_a_small_run_by_hand(tmp_path: Path) -> None:
     assert plan.seconds["rollout"] == pytest.approx(rollout) and plan.seconds["busy"] == 6.0
     assert plan.seconds["step"] == pytest.approx(20 + rollout)
     assert plan.seconds["training"] == pytest.approx(10 * (20 + rollout))
-    attempts = 80 + 4 * 12 + 2 * 14 + 4 * 7
+    attempts = 80 + 4 * 12 + 2 * 14 + 4 * 14 + 5 * 6
     assert plan.total["executor_calls"] == 2 * attempts
     assert plan.total["policy_tokens_out"] == 50 * (80 + 4 * 12 + 2 * 14)
     assert plan.total["policy_tokens_in"] == 100 * (10 * 4 + 4 * 6 + 2 * 7)
     config = configured(tmp_path, *SMALL)
-    twelve, fourteen, seven = (batch_seconds(config, BASIS, n) for n in (12, 14, 7))
+    twelve, fourteen, six = (batch_seconds(config, BASIS, n) for n in (12, 14, 6))
     assert plan.seconds["evaluations"] == pytest.approx(4 * (6.0 + twelve))
-    assert plan.seconds["comparison"] == pytest.approx(2 * (7.0 + fourteen) + 4 * seven)
+    assert plan.seconds["comparison"] == pytest.approx(2 * 7.0 + 6 * fourteen + 5 * six)
     assert plan.bounds == frozenset() and plan.missing == ()
     served = planned(tmp_path, BASIS, "policy.sampler=vllm", "policy.vllm.model_name=m")
     assert served.seconds["sample"] == 400 / 150, "reading is not counted where others sample"
     more = planned(tmp_path, BASIS, "evaluation.final_samples=5")
-    assert more.total["executor_calls"] == 2 * (attempts + 2 * 7 * (5 - 2))
+    assert more.total["executor_calls"] == 2 * (attempts + (2 + 4) * 7 * (5 - 2))
 
 
 def test_a_run_for_a_gpu_that_is_not_here_is_planned(tmp_path: Path) -> None:

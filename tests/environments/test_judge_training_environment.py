@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,9 +24,10 @@ from flowright.environments.judging.tasks import (
     task_of,
 )
 from flowright.environments.registry import make_config
-from flowright.environments.rollout import Completion, Rollout, to_record
+from flowright.environments.rollout import Completion, Reward, Rollout, to_record
+from flowright.grpo.problems import BatchTask, Form
 from flowright.llm.chat import Message
-from flowright.policy.sampling import Sample
+from flowright.policy.sampling import Prompt, Sample
 
 QUESTION = (Turn("user", "What is 6 * 7?"),)
 PAIR = Pair("p", "s", QUESTION, "42", "41", "first", strength=1.0)
@@ -242,6 +245,32 @@ def test_prompts_are_fitted_by_whoever_has_the_tokenizer() -> None:
     assert "train: tokens a row after the chat template: min" in told and "dropped" in told
     with pytest.raises(DataError, match="overlong"):
         environment(overlong="error").fitted(sets, tokens, limit=3)
+
+
+def test_a_task_that_was_cut_to_fit_is_known_in_both_orders(tmp_path: Path) -> None:
+    def row(number: int, length: int) -> str:
+        asked = {"role": "user", "content": f"{number} " + "word " * length}
+        answers = [[asked, {"role": "assistant", "content": text}] for text in ("yes", "no")]
+        return json.dumps(dict(zip(("chosen", "rejected"), answers, strict=True))) + "\n"
+
+    path = tmp_path / "train.jsonl"
+    path.write_text("".join(row(n, 900 if n == 3 else 5) for n in range(8)))
+    given: Any = {"data": "files", "train_files": [path], "overlong": "truncate"}
+    made = environment(method="pairwise", both_orders=True, **given)
+
+    def tokens(messages: Sequence[Message]) -> int:
+        return sum(len(message.content) for message in messages)
+
+    sets = made.fitted(made.tasks(), tokens, limit=4000)
+    tasks = [form for task in (*sets.train, *sets.val) for form in made.forms(task)]
+    assert {t.id.removesuffix("/swapped") for t in tasks if made.was_cut(t)} == {f"{path}:4"}
+    assert sum(map(made.was_cut, tasks)) == 2
+    (cut, *_) = [task for task in tasks if made.was_cut(task)]
+    whole = BatchTask(0, cut, [Form(cut, Prompt((1,), False))])
+    rollout = Rollout(cut, Sample((1,), (0.0,), "A", "stop", 0), Reward(None))
+    assert whole.with_cut_prompts(made, [rollout])[0].cut_prompt == cut.problem
+    plain = next(task for task in tasks if not made.was_cut(task))
+    assert whole.with_cut_prompts(made, [replace(rollout, task=plain)])[0].cut_prompt is None
 
 
 def test_other_files_are_read_to_measure_on(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from flowright.app.comparison_tables import reward_table
+from flowright.app.comparison_tables import comparison_section
 from flowright.core.errors import Failure, Reason
 from flowright.data.task import Task
 from flowright.environments.base import Baseline, Environment
@@ -17,6 +17,7 @@ from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, comp
 from flowright.evaluation.evaluator import Evaluator, Score, TableRow, Validation, row_of, score
 from flowright.policy.sampling import Prompt, Sample, Sampling
 from flowright.runs.checkpoints import Best, best_of
+from flowright.viewer.rendering.report import section_text
 
 TASKS = [Task(str(n), "essay", ("letters", "poems")[n % 2], "Write.", "") for n in range(8)]
 
@@ -119,7 +120,7 @@ def test_other_environments_tell_no_rewards() -> None:
 
 async def test_no_baseline_is_picked_where_there_is_no_right_and_wrong() -> None:
     found, completions = await compared(select_on=TASKS)
-    assert found.by_reward and found.best_by_kind == {} and found.gap_closed is None
+    assert found.by_reward and found.bests == () and found.gap_closed is None
     told = found.to_json()
     assert told["summary"] == {}
     cells = [row["kinds"]["all"]["reward"] for row in told["rows"]]
@@ -130,15 +131,17 @@ async def test_no_baseline_is_picked_where_there_is_no_right_and_wrong() -> None
 async def test_the_terminal_shows_every_row_and_its_datasets() -> None:
     found, _ = await compared()
     out = StringIO()
-    Console(file=out, width=80).print(reward_table(found))
+    Console(file=out, width=80).print(section_text(comparison_section(found)))
     title, head, *lines = [line.split() for line in out.getvalue().splitlines()]
     assert " ".join(title) == "Mean reward on 8 held-out problems"
-    assert head == ["problems", "reward", "95", "%", "unscored"]
-    assert [line[0] for line in lines] == [
+    assert head == ["all", "95", "%", "tokens", "diff.", "95", "%", "p"]
+    assert [line[0] for line in lines[:12]] == [
         *("untrained", "letters", "poems", "trained", "letters", "poems"),
         *("nothing", "letters", "poems", "all", "letters", "poems"),
     ]
-    assert lines[4][:3] == ["letters", "4", "0.800"] and lines[4][-1] == "50.0%"
+    assert lines[4][:2] == ["letters", "0.800"]
+    # 0.8 and 0.4 less 0.1 and 0.05, problem by problem.
+    assert lines[0][7] == "+0.53" and 0.004 < float(lines[0][-1]) < 0.012, "2 of 256 tosses"
 
 
 async def test_the_best_checkpoint_is_that_of_the_highest_mean_reward() -> None:

@@ -189,7 +189,7 @@ def row(name: str, text: TextScore | None = None, lengths: Sequence[float] = ())
 def test_a_change_by_hand() -> None:
     before = row(UNTRAINED, text_score(20, 30, 40), [10, 20, 30, 40])
     after = row(TRAINED, text_score(21, 30, 42), [8, 20, 26, 40])
-    found = summarise([before, after], 4, False)
+    found = summarise(Toy(make_config()), (), [before, after], {})
     changes = found.drift[TRAINED]
     perplexity, length = changes[PERPLEXITY], changes[LENGTH]
     # Means of 3.0 and 3.1 nats a token: the quotient is exp(0.1), and per document exp(0.1),
@@ -223,7 +223,8 @@ def test_windows_of_one_document_stand_for_it_and_of_several_do_not() -> None:
 
 def test_what_one_side_lacks_is_not_compared() -> None:
     assert drift(row("a", text_score(1.0)), row("b", lengths=[1.0])) == {}
-    assert summarise([row(TRAINED, text_score(1.0))], 1, False).drift == {}
+    alone = summarise(Toy(make_config()), (), [row(TRAINED, text_score(1.0))], {})
+    assert alone.drift == {}
 
 
 # In evaluations.

@@ -176,8 +176,9 @@ def test_a_run_on_fixed_data_shows_its_losses_and_accuracies(tmp_path: Path) -> 
             for word in ("eward", "ollout", "attempts that are right", "Reward"):
                 assert word not in shown[name].split("Configuration")[0], (name, word)
         assert "0.600 → 0.400" in shown["runs"] and "Reward" not in shown["runs"]
-        both = page(run, f"/compare?run={run.name}&run={run.name}")
-        assert run.name in both
+        assert "samples nothing" in page(run, f"/run/{run.name}/attempts")
+    both = page(run, "/compare?run=dataFalse&run=dataTrue")
+    assert "Loss, held out" in both and "Problem by problem" not in both
 
 
 def test_a_prompt_that_was_cut_says_so_and_shows_what_the_policy_saw(tmp_path: Path) -> None:

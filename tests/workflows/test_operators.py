@@ -259,9 +259,13 @@ async def test_a_program_that_reads_its_input_is_asked_for_and_tested() -> None:
     assert sandbox.checked[1][0] == "compile('1 / 0', 'main.py', 'exec')"
 
 
-async def test_test_of_what_is_not_code_never_passes() -> None:
-    outcome = await call("test", ScriptedModel(), "42")
-    assert outcome == {"passed": False, "feedback": "This problem has no tests."}
+async def test_test_of_what_is_not_code_never_passes_and_costs_a_review() -> None:
+    """An answer for nothing told the kind of a problem for nothing."""
+    for kind in ("math", "qa"):
+        model = ScriptedModel("Incorrect: it is 41.")
+        outcome = await call("test", model, "x = 1", of=task(kind))
+        assert outcome == {"passed": False, "feedback": "Incorrect: it is 41."}
+        assert len(model.prompts) == 1 and "x = 1" in model.prompts[0]
 
 
 @pytest.mark.parametrize(

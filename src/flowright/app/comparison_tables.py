@@ -1,7 +1,8 @@
 """The before/after comparison of a run or an evaluation: measured, and rendered for the
 terminal."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -9,18 +10,27 @@ from rich.table import Table
 from flowright.app.terminal import stage_progress
 from flowright.config.root import Config
 from flowright.core.command_line import say
+from flowright.core.formatting import format_value
+from flowright.core.report import ReportSection
+from flowright.core.statistics import Estimate
 from flowright.data.task import Task
 from flowright.environments.base import Environment
 from flowright.evaluation.comparison import (
+    BEST,
+    BEST_BY_CLASS,
+    BEST_BY_KIND,
     TRAINED,
     UNTRAINED,
     Comparison,
+    KeepBaseline,
     Measure,
     change_lines,
     compare,
 )
 from flowright.evaluation.evaluator import Score, TableRow as TableRow
 from flowright.evaluation.ledger import Ledger
+from flowright.viewer.before_after import terminal_section
+from flowright.viewer.rendering.report import section_text
 
 
 async def run_comparison(
@@ -31,68 +41,31 @@ async def run_comparison(
     select_on: Sequence[Task],
     console: Console,
     ledger: Ledger | None = None,
+    keep: KeepBaseline | None = None,
 ) -> Comparison:
-    """Measure, print and return the before/after table."""
+    """Measure, print and return the before/after table. ``keep``: see :func:`compare`."""
+    section = config.evaluation
     with stage_progress(console, "comparing") as progress:
         comparison = await compare(
             environment,
             policies,
             problems,
-            config.evaluation.baselines,
+            bool(section.baselines),
             select_on,
             progress,
             ledger,
+            section.final_samples or section.samples,
+            keep,
         )
-    if comparison.by_reward:
-        console.print(reward_table(comparison))
-    else:
-        console.print(comparison_table(comparison))
+    console.print(section_text(comparison_section(comparison)))
     for line in findings(comparison):
         say(console, line)
     return comparison
 
 
-def reward_table(comparison: Comparison) -> Table:
-    """Return the table where rewards are graded: a line for each row on all problems and, below it,
-    one for each of several datasets: mean reward with its interval, and the unscored share."""
-    title = f"Mean reward on {_problems(comparison)}"
-    shown = _table(title, ("problems", "reward", "95 %", "unscored"))
-    for row in comparison.rows:
-        style = "bold" if row.name == TRAINED else None
-        shown.add_row(row.name, *_reward_cells(row.kinds["all"]), style=style)
-        if len(row.sources) > 1:
-            for source, score in row.sources.items():
-                shown.add_row(f"  {source.rpartition('/')[2]}", *_reward_cells(score))
-    return shown
-
-
-def _problems(comparison: Comparison) -> str:
-    label = ", simulated server" if comparison.simulated else ""
-    return f"{comparison.problems} held-out problems{label}"
-
-
-def _table(title: str, columns: Iterable[str], no_wrap: bool = True) -> Table:
-    shown = Table(title=title, box=None, padding=(0, 1, 0, 0))
-    shown.add_column("", no_wrap=True)
-    for name in columns:
-        shown.add_column(name, justify="right", no_wrap=no_wrap)
-    return shown
-
-
-def _reward_cells(score: Score) -> list[str]:
-    mean = score.headline
-    low, high = mean.low, mean.high
-    return [
-        f"{score.problems:,}",
-        "-" if mean.value is None else f"{mean.value:.3f}",
-        "-" if low is None or high is None else f"{low:.3f} to {high:.3f}",
-        f"{score.unscored:.1%}",
-    ]
-
-
-def _shown(value: float | None, form: str) -> str:
-    """Format a number; a dash for None."""
-    return "-" if value is None else form.format(value)
+def comparison_section(comparison: Comparison) -> ReportSection:
+    """Return the table of a terminal; all rows and columns are in the report."""
+    return terminal_section(json.loads(json.dumps(comparison.to_json())))
 
 
 def _name(row: TableRow) -> str:
@@ -101,64 +74,19 @@ def _name(row: TableRow) -> str:
 
 def _both(cell: Score) -> str:
     gold, judge = (None if share is None else 100 * share for share in (cell.gold, cell.judge))
-    return f"{_shown(gold, '{:.0f}')}/{_shown(judge, '{:.0f}')}"
-
-
-def _way_gone(share: float) -> str:
-    """Describe the share of the gap that training closed; above 1 the share itself means little, as
-    a judge's baselines are hardly above chance."""
-    if share > 1:
-        return "training went past the best baseline of each kind"
-    return (
-        f"training went {share:.0%} of the way from the untrained policy to the best baseline of "
-        "each kind"
-    )
-
-
-def _baselines(comparison: Comparison) -> list[TableRow]:
-    """The best single baseline, and those that the environment marks as shown."""
-    fixed = [row for row in comparison.rows if row.group == "baseline"]
-    chosen = [row for row in fixed if row.shown or row.name == comparison.best_single]
-    return sorted(chosen, key=lambda row: -(row.kinds["all"].gold or 0.0))
-
-
-def _cells(row: TableRow, kinds: Sequence[str]) -> list[str]:
-    every = row.kinds["all"]
-    low, high = every.gold_low, every.gold_high
-    return [
-        _name(row),
-        _shown(every.gold, "{:.1%}"),
-        "-" if low is None or high is None else f"{100 * low:.0f}-{100 * high:.0f}",
-        *(_shown(row.kinds[k].gold if k in row.kinds else None, "{:.0%}") for k in kinds),
-        _shown(every.judge, "{:.0%}"),
-        _shown(every.valid, "{:.0%}"),
-        f"{every.tokens:,.0f}",
-    ]
-
-
-def comparison_table(comparison: Comparison) -> Table:
-    """Render policies and the main baselines for a terminal of 80 columns; all rows are in
-    ``evaluation.json`` and in the report."""
-    policies = [row for row in comparison.rows if row.group == "policy"]
-    kinds = [kind for kind in policies[0].kinds if kind != "all"]
-    title = f"Gold accuracy on {_problems(comparison)}"
-    shown = _table(title, ("all", "95 %", *kinds, "judge", "valid", "tokens"))
-    for row in policies:
-        shown.add_row(*_cells(row, kinds), style="bold" if row.name == TRAINED else None)
-    if comparison.best_by_kind:
-        best = f"{comparison.best_by_kind_gold:.1%}"
-        shown.add_row("best fixed per kind", best, *[""] * (len(kinds) + 4))
-    for row in _baselines(comparison):
-        shown.add_row(*_cells(row, kinds))
-    return shown
+    return f"{format_value(gold, '{:.0f}'.format)}/{format_value(judge, '{:.0f}'.format)}"
 
 
 def source_table(comparison: Comparison) -> Table:
-    """Render gold accuracy and the judge's by dataset, with the rows of :func:`comparison_table` as
-    columns."""
-    policies = [row for row in comparison.rows if row.group == "policy"]
-    rows = [*policies, *_baselines(comparison)]
-    shown = _table("By dataset, gold / judge in percent", map(_name, rows), no_wrap=False)
+    """Render gold accuracy and the judge's by dataset, with the rows of the table as columns."""
+    rows = [row for row in comparison.rows if row.group == "policy"]
+    single = best.choice["all"] if (best := comparison.best(BEST)) else ""
+    fixed = [row for row in comparison.rows if row.group == "baseline"]
+    rows += [row for row in fixed if row.shown or row.name == single]
+    title = "By dataset, gold / judge in percent"
+    shown = Table(title=title, box=None, padding=(0, 1, 0, 0))
+    for head in ("", *map(_name, rows)):
+        shown.add_column(head, justify="right" if head else "left", no_wrap=not head)
     for source in sorted({source for row in rows for source in row.sources}):
         cells = [row.sources.get(source) for row in rows]
         texts = [_both(cell) if cell else "-" for cell in cells]
@@ -169,14 +97,17 @@ def source_table(comparison: Comparison) -> Table:
 def findings(comparison: Comparison) -> list[str]:
     """Render the findings of the table, a line each."""
     lines = []
-    if comparison.best_by_kind:
+    if best := comparison.best(BEST_BY_CLASS) or comparison.best(BEST_BY_KIND):
         chosen = "  ".join(
-            f"{kind} {name.removeprefix('fixed: ').replace('_', ' ')}"
-            for kind, name in comparison.best_by_kind.items()
+            f"{label} {name.removeprefix('fixed: ').replace('_', ' ')}"
+            for label, name in best.choice.items()
         )
-        lines.append(f"best baseline, chosen on {comparison.chosen_on}: {chosen}")
-    if comparison.gap_closed is not None:
-        lines.append(_way_gone(comparison.gap_closed))
+        lines.append(f"{best.name}, chosen on {comparison.chosen_on}: {chosen}")
+    if (closed := comparison.gap_closed) is not None:
+        lines.append(_gap_line(closed, comparison.bests[-1].name))
+    for row in comparison.rows:
+        if row.group == "policy":
+            lines += _policy_lines(row)
     for name, changes in comparison.drift.items():
         whose = "" if name == TRAINED else f"{name}: "
         lines += [f"{whose}{line}" for line in change_lines(changes)]
@@ -195,3 +126,23 @@ def findings(comparison: Comparison) -> list[str]:
             calls = "  ".join(f"{what} {mean:.2f}" for what, mean in mix.items())
             lines.append(f"{name.split()[0]:<9} {kind:<4} {calls}")
     return lines
+
+
+def _gap_line(closed: Estimate, best: str) -> str:
+    """Describe the share of the gap that training closed; above 1 the share itself means little, as
+    a judge's baselines are hardly above chance."""
+    if closed.value is not None and closed.value > 1:
+        return f"training went past the {best}"
+    ends = [f"{end:.0%}" for end in (closed.low, closed.high) if end is not None]
+    interval = f" (95 %: {' to '.join(ends)})" if ends else ""
+    share = format_value(closed.value, "{:.0%}".format)
+    return f"training went {share} of the way from the untrained policy to the {best}{interval}"
+
+
+def _policy_lines(row: TableRow) -> list[str]:
+    """Describe what the table has no room for: the judge's share, validity, pass@k."""
+    every = row.kinds["all"]
+    shares = {"judge": every.judge, "valid": every.valid}
+    shares |= {f"pass@{k}": found.value for k, found in row.pass_at.items()}
+    known = [f"{what} {share:.1%}" for what, share in shares.items() if share is not None]
+    return [f"{row.name}: {', '.join(known)}"] if known else []

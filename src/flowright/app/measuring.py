@@ -55,6 +55,15 @@ class Evaluation:
     ledger: Ledger
 
 
+def selection_of(tasks: TaskSets, config: Config) -> Sequence[Task]:
+    """Return the training problems that the best baselines are chosen on: as many as are reported
+    on; none without baselines."""
+    section = config.evaluation
+    if not section.baselines:
+        return ()
+    return Mixture(tasks.train, f"{config.seed}/selection").distinct(section.final_problems)
+
+
 def kept_as(checkpoints: Sequence[Path]) -> dict[Path, int]:
     """Return the step that each checkpoint's attempts are kept under (0: the untrained policy):
     that of its folder's name; where a name has none or two have the same, its place among the
@@ -83,10 +92,12 @@ def open_evaluation(
         lambda: check_text(config),
         lambda: sets.append(load_tasks(environment, batches=False)),
         lambda: read.extend(_read(environment, data)),
+        environment.all_baselines,
     )
     tasks, size = sets[0], config.evaluation.final_problems
     problems = Mixture(read or tasks.val, config.seed).distinct(size)
-    selection = Mixture(tasks.val, config.seed).distinct(size) if data else ()
+    val = Mixture(tasks.val, config.seed)
+    selection = val.distinct(size) if data else selection_of(tasks, config)
     about = {
         "config": json.loads(config.model_dump_json(exclude=NOT_MEASURED)),
         "models": _served(config),
@@ -150,7 +161,7 @@ def _read(environment: Environment, data: Path | None) -> Sequence[Task]:
     if data is None:
         return ()
     tasks = environment.read_tasks(str(data))
-    check_count("--data", str(data), tasks)
+    check_count(f"--data: {data}", tasks)
     return tasks
 
 

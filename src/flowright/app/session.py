@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from flowright.app.comparison_tables import run_comparison
-from flowright.app.measuring import Evaluation, kept_as
+from flowright.app.measuring import Evaluation, kept_as, selection_of
 from flowright.app.open_policies import (
     check_samplers,
     fitted,
@@ -40,6 +40,7 @@ from flowright.evaluation.evaluator import (
     Validation,
     keep_answers,
     keep_attempts,
+    keep_baseline,
     scored_row,
 )
 from flowright.evaluation.perplexity import (
@@ -192,7 +193,15 @@ async def _run(start: Start, run: RunDirectory | Follower, console: Console, ran
         measured = Mixture(tasks.val, config.seed).distinct(config.evaluation.final_problems)
         began = time.perf_counter()
         async with show_outages(owners, partial(say, console)):
-            comparison = await run_comparison(config, environment, policies, measured, (), console)
+            comparison = await run_comparison(
+                config,
+                environment,
+                policies,
+                measured,
+                selection_of(tasks, config),
+                console,
+                keep=partial(keep_baseline, run, environment),
+            )
         _keep_comparison(run.path, comparison, began, owners())
         for line in compare_with_plan(run.path, config):
             say(console, line)
@@ -258,7 +267,8 @@ async def _compare(
             sampler = local_sampler(config, policy, trained)
             evaluator = Evaluator(environment, encode, config)
             rows[name] = partial(evaluator.row, name, sampler, text=read)
-    return await run_comparison(config, environment, rows, tasks, (), console)
+    selection = selection_of(start.tasks, config)
+    return await run_comparison(config, environment, rows, tasks, selection, console)
 
 
 async def _scored(
@@ -365,7 +375,14 @@ async def _measured(evaluation: Evaluation, console: Console) -> Comparison:
         owners = partial(_counters, environment, after, before)
         async with show_outages(owners, partial(say, console)):
             return await run_comparison(
-                config, environment, policies, problems, selection, console, evaluation.ledger
+                config,
+                environment,
+                policies,
+                problems,
+                selection,
+                console,
+                evaluation.ledger,
+                partial(keep_baseline, evaluation.ledger, environment),
             )
 
 

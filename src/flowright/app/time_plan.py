@@ -33,7 +33,7 @@ from flowright.app.plan_basis import (
 from flowright.config.root import Config
 from flowright.core.files import disk_errors, write_json
 from flowright.core.formatting import Record, amount, duration
-from flowright.data.mixture import Mixture
+from flowright.data.mixture import Mixture, tasks_by_kind
 from flowright.data.task import Task
 from flowright.environments.base import Environment, TaskSets, prompt_encoder
 from flowright.evaluation.evaluator import AT_ONCE
@@ -110,12 +110,21 @@ async def plan_run(
         some = Mixture(tasks.train, config.seed).distinct(COUNTED)
         counted = sum(len(encode(task).token_ids) for task in some) / len(some)
     basis = await find_basis(config, environment, tasks, counted)
-    return make_plan(config, basis, len(tasks.val), len(environment.baselines()))
+    baselines = environment.all_baselines()
+    measured, tried = len(baselines), (0, 0)
+    if environment.reward_bounds is None:  # the best ones are chosen, and measured with the shown
+        tried = (measured, min(config.evaluation.final_problems, len(tasks.train)))
+        shown = sum(baseline.shown for baseline in baselines)
+        measured = min(measured, shown + 2 + len(tasks_by_kind(tasks.val)))
+    return make_plan(config, basis, len(tasks.val), measured, tried)
 
 
-def make_plan(config: Config, basis: Basis, validation: int, baselines: int) -> TimePlan:
-    """Plan a run with these numbers of validation problems and baselines."""
-    grpo, phases = config.grpo, _phases(config, validation, baselines)
+def make_plan(
+    config: Config, basis: Basis, validation: int, baselines: int, tried: tuple[int, int] = (0, 0)
+) -> TimePlan:
+    """Plan a run with these numbers of validation problems and of baselines that are measured on
+    them; ``tried``: baselines, and the other problems that the best are chosen on."""
+    grpo, phases = config.grpo, _phases(config, validation, baselines, tried)
     step = _figures(basis, Phase([(1, grpo.prompts_per_step * grpo.group_size)],
                                  grpo.prompts_per_step))  # fmt: skip
     seconds = _seconds(config, basis, step, phases)
@@ -149,19 +158,24 @@ class Phase:
         return sum(times * size for times, size in self.batches)
 
 
-def _phases(config: Config, validation: int, baselines: int) -> dict[str, Phase]:
+def _phases(
+    config: Config, validation: int, baselines: int, tried: tuple[int, int]
+) -> dict[str, Phase]:
     grpo, section = config.grpo, config.evaluation
     size = grpo.prompts_per_step * grpo.group_size
     asked, compared = min(section.problems, validation), min(section.final_problems, validation)
     every = section.every
     evaluations = 1 + grpo.steps // every + (grpo.steps % every > 0) if every else 0
     rows = baselines + (baselines > 0) if section.baselines else 0  # one more, at equal tokens
-    tried = compared * (section.final_samples or section.samples)
+    names, others = tried if section.baselines else (0, 0)
+    size_of_row = compared * (section.final_samples or section.samples)
     return {
         "training": Phase([(grpo.steps, size)], grpo.steps * grpo.prompts_per_step),
         "evaluations": Phase(_parts(evaluations, asked * section.samples), evaluations * asked),
         "comparison": Phase(
-            [*_parts(2, tried), *_parts(rows, compared)], 2 * compared, rows * compared
+            [*_parts(2 + rows, size_of_row), *_parts(names, others)],
+            2 * compared,
+            rows * size_of_row + names * others,
         ),
     }
 
@@ -266,7 +280,7 @@ def _table(plan: TimePlan) -> list[str]:
     total = plan.total
     rows = [("", "a step", "the run")]
     for name in FIGURES:
-        if name in total:
+        if total.get(name):
             most = "up to " if name in plan.bounds else ""
             step, run = (f"{most}{amount(some[name])}" for some in (plan.step, total))
             rows.append((name.replace("_", " "), step, run))
@@ -275,7 +289,7 @@ def _table(plan: TimePlan) -> list[str]:
 
 def _time(plan: TimePlan) -> list[str]:
     """Lines on the time and the stages of a step, or on the keys that are missing."""
-    stages = [s for s in ("sample", "update", "rollout") if s in plan.seconds]
+    stages = [s for s in ("sample", "update", "rollout") if plan.seconds.get(s)]
     each = ", ".join(f"{stage} {duration(plan.seconds[stage])}" for stage in stages)
     if "seconds" in plan.total:
         return [f"time: {_sum(plan)}", f"a step takes {duration(plan.seconds['step'])}: {each}"]

@@ -156,6 +156,17 @@ class Resampler:
         return sums, np.asarray(self._weights[:, places] @ sums)
 
 
+def pass_at(outcomes: Sequence[float | None], k: int) -> float | None:
+    """Unbiased estimate, from the attempts at one problem, of the chance that one of ``k`` is right
+    (M. Chen et al. 2021, "Evaluating large language models trained on code"). None with fewer than
+    ``k`` scored attempts."""
+    known = [value for value in outcomes if value is not None]
+    if len(known) < k:
+        return None
+    wrong = sum(value < 1 for value in known)
+    return 1.0 - math.comb(wrong, k) / math.comb(len(known), k)
+
+
 def ratio(above: Array, below: Array) -> Array:
     """Division that gives nan where there is nothing to divide by."""
     safe = np.where(below == 0, np.nan, below)

@@ -9,8 +9,10 @@ see docs/extending.md.
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
+from flowright.config.llm import SIMULATED
 from flowright.config.root import Config as RunConfig, EnvironmentSection
 from flowright.core.errors import ConfigError
 from flowright.data.contamination import TrainedOn
@@ -38,12 +40,14 @@ class TaskSets:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """A completion that is the same for every task; the policy is compared with it. ``shown``: in
-    the terminal's short table, too, which else has only the best of them."""
+    """A completion that is the same for every task; the policy is compared with it. ``shown``:
+    always measured and in the table, which else has only the best of them. ``branches``: what it
+    does depends on the task."""
 
     name: str
     completion: str
     shown: bool = False
+    branches: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,9 @@ class Scaffold:
 
     messages: Sequence[Message]
     share: float | None = None
+
+
+SIMULATED_BY_ADDRESS = "SIMULATED: a simulated server is asked; its numbers are no claims"
 
 
 class Environment:
@@ -191,9 +198,28 @@ class Environment:
         ``display.blocks`` reads."""
         return {}
 
+    def problem_class(self, task: Task) -> str:
+        """Return the class of a task, for the best baseline of each class. Default: its kind."""
+        return task.kind
+
     def baselines(self) -> Sequence[Baseline]:
         """Return fixed completions to compare the policy with."""
         return ()
+
+    def read_baselines(self, paths: Sequence[Path]) -> Sequence[Baseline]:
+        """Return the baselines in a user's files and folders. Raises ConfigError with a line, as
+        ``file:line: message``, for each that cannot be used."""
+        raise ConfigError(
+            f"evaluation.baselines: environment {self.config.environment} reads no files; set it "
+            "to true or false"
+        )
+
+    def all_baselines(self) -> list[Baseline]:
+        """Return the baselines of ``evaluation.baselines``. Raises ConfigError as
+        :meth:`read_baselines`."""
+        wanted = self.config.evaluation.baselines
+        own = self.read_baselines(wanted) if isinstance(wanted, list) else ()
+        return [*self.baselines(), *own] if wanted else []
 
     def equal_tokens(self, policy: float, spent: Mapping[str, float]) -> Baseline | None:
         """Return a baseline that spends about as much as the policy. ``policy``: its mean tokens of
@@ -227,6 +253,15 @@ class Environment:
         """Return the names of the large models that rollouts ask, as the configuration has them, by
         role (``executor``, ``judge``); empty where that is not known."""
         return {}
+
+    def simulated_note(self) -> str:
+        """Return the line on the parts that the embedded server plays by the configuration; empty
+        if none."""
+        verbs = {"executor": "answers", "judge": "judges"}
+        played = [verb for role, verb in verbs.items() if SIMULATED in self.models().get(role, ())]
+        if not played:
+            return ""
+        return f"SIMULATED: the embedded server {' and '.join(played)}; its numbers are no claims"
 
     def counters(self) -> Sequence[Counters]:
         """Return the counters of its servers, for the metrics ``servers/*`` of a step."""

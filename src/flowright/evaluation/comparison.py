@@ -3,15 +3,24 @@ set of tasks; and how training changed other text and the length of completions.
 """
 
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
-from flowright.core.statistics import RESAMPLES, Resampler, mean, ratio
+from flowright.core.statistics import (
+    RESAMPLES,
+    SHARE,
+    Estimate,
+    Resampler,
+    bootstrap,
+    mean,
+    ratio,
+)
+from flowright.data.mixture import tasks_by_kind
 from flowright.data.task import Task
 from flowright.environments.base import Baseline, Environment
-from flowright.environments.rollout import Completion
+from flowright.environments.rollout import Completion, Rollout
 from flowright.evaluation.evaluator import TableRow, make_row, rollout_all, row_of
 from flowright.evaluation.ledger import Ledger, Where
 from flowright.evaluation.perplexity import TextScore
@@ -95,11 +104,56 @@ def _ends(found: Change, form: str) -> str:
 
 UNTRAINED, TRAINED = "untrained policy", "trained policy"
 
+BEST, BEST_BRANCHING = "best fixed", "best that branches"
+BEST_BY_KIND, BEST_BY_CLASS = "best of each kind", "best of each class"
+"""Choices of baselines: one for all problems, or one for each kind or class of problem."""
+
 SMALLEST_GAP = 0.01
 """Smallest gap between the untrained policy and the best baselines of which a share is reported."""
 
 Measure = Callable[[Sequence[Task]], Awaitable[TableRow]]
 """Measures something on problems, such as a policy."""
+KeepBaseline = Callable[[int, str, str, Sequence[Sequence[Rollout]]], None]
+"""Keeps the attempts of a baseline: its number from 1, its name, the key of its draws."""
+Outcomes = Sequence[Sequence[float | None]]
+"""For each problem the result of each attempt; None: unscored."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairedDifference:
+    """The result of ``policy`` minus that of ``against``, problem by problem: mean over the
+    ``problems`` that both have scored attempts at, paired 95 % interval, p of a sign-flip test.
+    ``tokens``: the same difference of a problem's mean tokens."""
+
+    policy: str
+    against: str
+    problems: int
+    value: float | None
+    low: float | None
+    high: float | None
+    p: float | None
+    tokens: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class BestBaselines:
+    """A choice of baselines and its result on the reported problems. ``choice``: the baseline of
+    each class of problem, or that of "all"; ``gold`` and ``tokens``: of all problems and by
+    kind."""
+
+    name: str
+    choice: Mapping[str, str]
+    gold: Mapping[str, Estimate]
+    tokens: float
+
+
+@dataclass(frozen=True, slots=True)
+class TriedBaseline:
+    """A baseline's result on the problems that the best ones are chosen on."""
+
+    name: str
+    gold: float | None
+    tokens: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,21 +161,22 @@ class Comparison:
     """All rows on the same ``problems`` and their summary: gold accuracies, or mean rewards where
     the environment has those (:attr:`by_reward`), and then no baseline is picked.
 
-    ``best_single`` is the baseline with the highest accuracy over all kinds, ``best_by_kind`` the
-    best of each kind and ``best_by_kind_gold`` the accuracy of choosing by kind. ``chosen_on``: the
-    problems they were picked on; picking on the reported ones favours them, not the policy.
-    ``gap_closed`` is (trained - untrained) / (best_by_kind_gold - untrained). ``drift``: by the
-    name of a trained policy's row, the other changes (:func:`drift`).
+    ``tasks``: the problems' ids, in the order of each row's outcomes. ``chosen_on``: the problems
+    that the ``bests`` were picked on, by ``tried``; picking on the reported ones favours them, not
+    the policy. ``differences``: of every policy against the untrained one, every baseline and every
+    choice. ``gap_closed`` is (trained - untrained) / (last of the bests - untrained). ``drift``: by
+    the name of a trained policy's row, the other changes (:func:`drift`).
     """
 
     problems: int
     simulated: bool
     rows: tuple[TableRow, ...]
+    tasks: tuple[str, ...]
     chosen_on: str
-    best_single: str
-    best_by_kind: Mapping[str, str]
-    best_by_kind_gold: float
-    gap_closed: float | None
+    tried: tuple[TriedBaseline, ...]
+    bests: tuple[BestBaselines, ...]
+    differences: tuple[PairedDifference, ...]
+    gap_closed: Estimate | None
     drift: Mapping[str, Mapping[str, Change]] = field(default_factory=dict)
 
     @property
@@ -132,12 +187,20 @@ class Comparison:
     def row(self, name: str) -> TableRow | None:
         return next((row for row in self.rows if row.name == name), None)
 
+    def best(self, name: str) -> BestBaselines | None:
+        return next((best for best in self.bests if best.name == name), None)
+
     def to_json(self) -> dict[str, Any]:
         """Return the content of ``evaluation.json``; no summary where there was nothing to pick."""
         value = asdict(self)
-        keys = ("chosen_on", "best_single", "best_by_kind", "best_by_kind_gold", "gap_closed")
-        summary = {key: value.pop(key) for key in keys}
-        return {**value, "summary": summary if self.best_single else {}}
+        summary = {key: value.pop(key) for key in ("chosen_on", "gap_closed")}
+        by_name = {best.name: best for best in self.bests}
+        if single := by_name.get(BEST):
+            summary["best_single"] = single.choice["all"]
+        if by_kind := by_name.get(BEST_BY_KIND):
+            summary["best_by_kind"] = dict(by_kind.choice)
+            summary["best_by_kind_gold"] = by_kind.gold["all"].value
+        return {**value, "summary": summary if self.bests else {}}
 
 
 async def compare(
@@ -148,74 +211,195 @@ async def compare(
     select_on: Sequence[Task] = (),
     progress: Callable[[int, int, str], None] = lambda done, total, name: None,
     ledger: Ledger | None = None,
+    samples: int = 1,
+    keep: KeepBaseline | None = None,
 ) -> Comparison:
-    """Evaluate every policy and, if wanted, every baseline of the environment on ``tasks``.
+    """Evaluate every policy and, if wanted, baselines of the environment on ``tasks``.
 
-    The best baselines are picked on ``select_on`` where it is given, else on ``tasks``. Rows that
-    the ``ledger`` has are not measured again; it is given the others as they come.
+    With ``select_on`` every baseline is tried once on each of those problems; the best of them, and
+    those that are always shown, are then measured on ``tasks`` with ``samples`` attempts a problem.
+    Without, and for graded rewards, all are measured on ``tasks``. Rows that the ``ledger`` has are
+    not measured again; it is given the others as they come.
     """
-    baselines = environment.baselines() if with_baselines else ()
-    picked = environment.reward_bounds is None
-    selections = baselines if select_on and picked else ()
-    total = len(policies) + len(baselines) + len(selections) + bool(baselines)
+    baselines = environment.all_baselines() if with_baselines else []
+    numbers = {baseline.name: number for number, baseline in enumerate(baselines, 1)}
+    selections = baselines if select_on and environment.reward_bounds is None else []
+    measured = list(baselines)
     rows: list[TableRow] = []
     picks: list[TableRow] = []
 
-    async def add(where: Where, name: str, measured: Callable[[], Awaitable[TableRow]]) -> None:
+    async def add(where: Where, name: str, measure: Callable[[], Awaitable[TableRow]]) -> None:
+        total = len(policies) + len(selections) + len(measured) + bool(baselines)
         progress(len(rows) + len(picks), total, name)
         known = ledger.get(where, name) if ledger else None
-        row = row_of(known) if known else await measured()
+        if known and not known.get("outcomes"):  # measured before rows had them
+            known = None
+        row = row_of(known) if known else await measure()
         if ledger and not known:
             ledger.put(where, asdict(row))
         (rows if where == "problems" else picks).append(row)
 
-    async def rolled_out(baseline: Baseline, some: Sequence[Task]) -> TableRow:
+    async def rolled_out(baseline: Baseline, some: Sequence[Task], attempts: int) -> TableRow:
         """Roll out its completion for every task as a policy's."""
         sample = Sample((), (), baseline.completion, "stop", -1)
         key = baseline.name.replace(": ", "/")
-        groups = [[Completion(task, sample, f"{key}/{task.id}/0")] for task in some]
+        groups = [
+            [Completion(task, sample, f"{key}/{task.id}/{n}") for n in range(attempts)]
+            for task in some
+        ]
         rollouts = await rollout_all(environment, groups)
+        if keep is not None and some is tasks:
+            number = numbers.get(baseline.name, len(baselines) + 1)
+            keep(number, baseline.name, key, rollouts)
         return make_row(baseline.name, "baseline", rollouts, environment, baseline.shown)
 
     for name, evaluate in policies.items():
         await add("problems", name, partial(evaluate, tasks))
     policy = rows[-1]
-    for baseline in baselines:
-        await add("problems", baseline.name, partial(rolled_out, baseline, tasks))
     for baseline in selections:
-        await add("selection", baseline.name, partial(rolled_out, baseline, select_on))
+        await add("selection", baseline.name, partial(rolled_out, baseline, select_on, 1))
+    choices = _choices(environment, baselines, select_on, picks)
+    if selections:
+        chosen = {name for choice in choices.values() for name in choice.values()}
+        measured = [one for one in baselines if one.shown or one.name in chosen]
+    for baseline in measured:
+        await add("problems", baseline.name, partial(rolled_out, baseline, tasks, samples))
+    if not selections:
+        fixed = [row for row in rows if row.group == "baseline"]
+        choices = _choices(environment, baselines, tasks, fixed)
     if baselines:
         spent = {row.name: row.kinds["all"].tokens for row in rows if row.group == "baseline"}
         matched = environment.equal_tokens(policy.kinds["all"].tokens, spent)
         if matched is not None:
-            await add("problems", matched.name, partial(rolled_out, matched, tasks))
-    return summarise(rows, len(tasks), environment.simulated, picks)
+            await add("problems", matched.name, partial(rolled_out, matched, tasks, samples))
+    return summarise(environment, tasks, rows, choices, picks)
+
+
+def _choices(
+    environment: Environment,
+    baselines: Sequence[Baseline],
+    tasks: Sequence[Task],
+    rows: Sequence[TableRow],
+) -> dict[str, dict[str, str]]:
+    """Choose baselines by their rows on ``tasks``: for each kind of choice, by class of problem,
+    a name. The ways that differ in nothing from another, or have no candidate, are left out."""
+    if not rows or environment.reward_bounds is not None:
+        return {}
+    found = {BEST: {"all": _best(rows, range(len(tasks)))}}
+    branching = {baseline.name for baseline in baselines if baseline.branches}
+    if some := [row for row in rows if row.name in branching]:
+        found[BEST_BRANCHING] = {"all": _best(some, range(len(tasks)))}
+    kinds = [task.kind for task in tasks]
+    classes = [environment.problem_class(task) for task in tasks]
+    for name, labels in ((BEST_BY_KIND, kinds), (BEST_BY_CLASS, classes)):
+        if name == BEST_BY_KIND or classes != kinds:
+            places = {label: [i for i, x in enumerate(labels) if x == label] for label in labels}
+            found[name] = {label: _best(rows, where) for label, where in places.items()}
+    return found
+
+
+def _best(rows: Sequence[TableRow], places: Iterable[int]) -> str:
+    """Return the name of the most accurate row on the problems at ``places``, of equal ones the
+    one with the fewest tokens; unmeasured rows come last."""
+    where = list(places)
+
+    def rank(row: TableRow) -> tuple[float, float]:
+        known = [m for i in where if (m := _mean_of(row.outcomes[i])) is not None]
+        spent = math.fsum(row.costs[i] for i in where)
+        return (math.fsum(known) / len(known) if known else -1.0, -spent)
+
+    return max(rows, key=rank).name
 
 
 def summarise(
-    rows: Sequence[TableRow], problems: int, simulated: bool, picks: Sequence[TableRow] = ()
+    environment: Environment,
+    tasks: Sequence[Task],
+    rows: Sequence[TableRow],
+    choices: Mapping[str, Mapping[str, str]],
+    picks: Sequence[TableRow] = (),
 ) -> Comparison:
-    """Summarise rows. ``picks``: rows of baselines on other problems, to choose them by."""
-    fixed = {row.name: row for row in rows if row.group == "baseline"}
-    by_reward = any(row.by_reward for row in rows)
-    candidates = [] if by_reward else picks or list(fixed.values())
-    best_single, best_by_kind, best_gold = "", {}, 0.0
-    if candidates:
-        best_single = _best(candidates, "all")
-        for kind in [kind for kind in candidates[0].kinds if kind != "all"]:
-            best_by_kind[kind] = _best(candidates, kind)
-            score = fixed[best_by_kind[kind]].kinds.get(kind)
-            best_gold += (score.gold or 0.0) * score.problems / problems if score else 0.0
+    """Summarise rows on ``tasks``. ``picks``: rows of baselines on other problems, by which the
+    ``choices`` were made."""
+    known = {row.name: row for row in rows}
+    within = environment.reward_bounds or SHARE
+    bests: list[BestBaselines] = []
+    results: dict[str, tuple[Outcomes, Sequence[float]]] = {
+        row.name: (row.outcomes, row.costs) for row in rows
+    }
+    for name, choice in choices.items():
+        label = environment.problem_class if name == BEST_BY_CLASS else _kind
+        single = choices[BEST]["all"]
+        taken = [known[choice.get("all") or choice.get(label(task), single)] for task in tasks]
+        outcomes = [row.outcomes[place] for place, row in enumerate(taken)]
+        costs = [row.costs[place] for place, row in enumerate(taken)]
+        gold = {"all": Estimate(*bootstrap(outcomes))}
+        for kind in tasks_by_kind(tasks):
+            some = [o for o, task in zip(outcomes, tasks, strict=True) if task.kind == kind]
+            gold[kind] = Estimate(*bootstrap(some))
+        bests.append(BestBaselines(name, choice, gold, math.fsum(costs) / max(1, len(costs))))
+        results[name] = (outcomes, costs)
+    names = tuple(task.id for task in tasks)
+    policies = [row.name for row in rows if row.group == "policy"]
+    others = [name for name in results if name == UNTRAINED or name not in policies]
+    sampler = Resampler(names, RESAMPLES, seed=0)
+    differences = [
+        _difference(sampler, names, policy, other, results, within)
+        for policy in policies
+        for other in others
+        if other != policy
+    ]
     return Comparison(
-        problems,
-        simulated,
-        tuple(rows),
-        "other problems" if picks else "the same problems",
-        best_single,
-        best_by_kind,
-        best_gold,
-        _gap_closed(rows, best_gold) if candidates else None,
-        _drifts(rows),
+        problems=len(tasks),
+        simulated=environment.simulated,
+        rows=tuple(rows),
+        tasks=names,
+        chosen_on=_chosen_on(picks),
+        tried=tuple(
+            TriedBaseline(r.name, r.kinds["all"].gold, r.kinds["all"].tokens) for r in picks
+        ),
+        bests=tuple(bests),
+        differences=tuple(differences),
+        gap_closed=_gap_closed(sampler, names, results, bests[-1].name) if bests else None,
+        drift=_drifts(rows),
+    )
+
+
+def _chosen_on(picks: Sequence[TableRow]) -> str:
+    return f"{picks[0].kinds['all'].problems} other problems" if picks else "the same problems"
+
+
+def _kind(task: Task) -> str:
+    return task.kind
+
+
+def _mean_of(attempts: Sequence[float | None]) -> float | None:
+    known = [value for value in attempts if value is not None]
+    return math.fsum(known) / len(known) if known else None
+
+
+def _difference(
+    sampler: Resampler,
+    names: Sequence[str],
+    policy: str,
+    against: str,
+    results: Mapping[str, tuple[Outcomes, Sequence[float]]],
+    within: tuple[float, float],
+) -> PairedDifference:
+    (ours, our_costs), (theirs, their_costs) = results[policy], results[against]
+    both = [
+        (name, first - second)
+        for name, mine, other in zip(names, ours, theirs, strict=True)
+        if (first := _mean_of(mine)) is not None and (second := _mean_of(other)) is not None
+    ]
+    span = within[1] - within[0]
+    found = sampler.estimate(
+        [name for name, _ in both], [(change, 1.0) for _, change in both], mean, (-span, span)
+    )
+    spent = [(a - b, 1.0) for a, b in zip(our_costs, their_costs, strict=True)]
+    p = sampler.p_value([name for name, _ in both], [change for _, change in both])
+    tokens = sampler.estimate(names, spent, mean)
+    return PairedDifference(
+        policy, against, len(both), found.value, found.low, found.high, p, tokens
     )
 
 
@@ -228,14 +412,25 @@ def _drifts(rows: Sequence[TableRow]) -> dict[str, Mapping[str, Change]]:
     return {row.name: found for row in after if (found := drift(before, row))}
 
 
-def _best(rows: Sequence[TableRow], kind: str) -> str:
-    """Return the name of the most accurate row; unmeasured rows come last."""
-    return max(rows, key=lambda row: -1.0 if (g := row.kinds[kind].gold) is None else g).name
-
-
-def _gap_closed(rows: Sequence[TableRow], best: float) -> float | None:
-    gold = {row.name: row.kinds["all"].gold for row in rows}
-    before, after = gold.get(UNTRAINED), gold.get(TRAINED)
-    if before is None or after is None or best - before < SMALLEST_GAP:
+def _gap_closed(
+    sampler: Resampler,
+    names: Sequence[str],
+    results: Mapping[str, tuple[Outcomes, Sequence[float]]],
+    best: str,
+) -> Estimate | None:
+    """Return the share of the gap from the untrained policy to the best that training closed;
+    without an interval where the gap itself may be none."""
+    if UNTRAINED not in results or TRAINED not in results:
         return None
-    return (after - before) / (best - before)
+    means = [map(_mean_of, results[name][0]) for name in (UNTRAINED, TRAINED, best)]
+    known = [
+        (name, (after - before, most - before, 1.0))
+        for name, before, after, most in zip(names, *means, strict=True)
+        if before is not None and after is not None and most is not None
+    ]
+    places, sums = [name for name, _ in known], [row for _, row in known]
+    gap = sampler.estimate(places, sums, lambda s: ratio(s[..., 1], s[..., 2]))
+    if gap.value is None or gap.value < SMALLEST_GAP:
+        return None
+    share = sampler.estimate(places, sums, lambda s: ratio(s[..., 0], s[..., 1]))
+    return share if gap.low is not None and gap.low > 0 else Estimate(share.value)

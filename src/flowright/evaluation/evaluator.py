@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 from flowright.config.grpo import GrpoSection
 from flowright.config.root import Config
 from flowright.core.files import disk_errors
-from flowright.core.statistics import Estimate, bootstrap
+from flowright.core.statistics import Estimate, bootstrap, pass_at
 from flowright.data.mixture import tasks_by_kind
 from flowright.data.task import Task
 from flowright.environments.base import Environment
@@ -26,7 +26,7 @@ from flowright.grpo.ranks import ONE, Ranks, interleaved
 from flowright.policy.model import Policy
 from flowright.policy.model_thread import on_model_thread
 from flowright.policy.sampling import Prompt, Sample, Sampler, Sampling
-from flowright.runs.run_files import write_answers
+from flowright.runs.run_files import BASELINES, write_answers
 
 AT_ONCE = 256
 """Rollouts at a time: a baseline over a whole test split is thousands of calls."""
@@ -82,7 +82,9 @@ class TableRow:
     ``shown``: in short tables, too. Of a policy also ``lengths``, the mean tokens of its
     completions problem by problem, and the score of a ``text`` that it was not trained on. ``f1``:
     by dataset the mean token F1 with its interval, where answers are free text. ``cut``: problems
-    whose prompt was cut.
+    whose prompt was cut. ``outcomes``: for each problem, in their order, each attempt's gold or
+    reward (None: unscored); ``costs``: its mean tokens of large models. ``pass_at``: pass@k by k,
+    where problems have several attempts.
     """
 
     name: str
@@ -95,6 +97,9 @@ class TableRow:
     text: TextScore | None = None
     f1: Mapping[str, Estimate] = field(default_factory=dict)
     cut: int = 0
+    outcomes: tuple[tuple[float | None, ...], ...] = ()
+    costs: tuple[float, ...] = ()
+    pass_at: Mapping[str, Estimate] = field(default_factory=dict)
 
     @property
     def by_reward(self) -> bool:
@@ -187,8 +192,29 @@ def make_row(
     mix = environment.mix(flat)
     f1 = {s: found for s in names if (found := _f1([g for g in rollouts if g[0].task.source == s]))}
     cut = sum(any(r.cut_prompt is not None for r in g) for g in rollouts)
-    length = tuple(lengths) if drawn else ()
-    return TableRow(name, group, kinds, sources, mix, shown, length, f1=f1, cut=cut)
+    outcomes = tuple(tuple(r.reward.value if bounds else r.gold_score for r in g) for g in rollouts)
+    return TableRow(
+        name,
+        group,
+        kinds,
+        sources,
+        mix,
+        shown,
+        tuple(lengths) if drawn else (),
+        f1=f1,
+        cut=cut,
+        outcomes=outcomes,
+        costs=tuple(_mean([float(r.spent.tokens) for r in g if r.spent]) for g in rollouts),
+        pass_at={} if bounds else _pass_at(outcomes),
+    )
+
+
+def _pass_at(outcomes: Sequence[Sequence[float | None]]) -> dict[str, Estimate]:
+    """Return pass@k for the powers of two, and the number of attempts, above 1."""
+    most = max(map(len, outcomes), default=0)
+    wanted = [k for k in (*(1 << n for n in range(1, most.bit_length())), most) if 1 < k <= most]
+    estimates = {k: bootstrap([[pass_at(some, k)] for some in outcomes]) for k in wanted}
+    return {str(k): Estimate(*found) for k, found in estimates.items()}
 
 
 def _f1(groups: Sequence[Sequence[Rollout]]) -> Estimate | None:
@@ -213,7 +239,12 @@ def row_of(known: Mapping[str, Any]) -> TableRow:
         **scores,
         "lengths": tuple(known.get("lengths", ())),
         "text": None if text is None else text_score_of(text),
-        "f1": {source: Estimate(**found) for source, found in known.get("f1", {}).items()},
+        **{
+            name: {key: Estimate(**found) for key, found in known.get(name, {}).items()}
+            for name in ("f1", "pass_at")
+        },
+        "outcomes": tuple(map(tuple, known.get("outcomes", ()))),
+        "costs": tuple(known.get("costs", ())),
     }
     return TableRow(**whole)
 
@@ -302,17 +333,31 @@ def keep_attempts(
     step: int,
     key: str,
     groups: Sequence[Sequence[Rollout]],
+    baseline: str | None = None,
 ) -> None:
     """Keep the attempts of an evaluation as those of a training step, in ``part`` of
     :data:`flowright.runs.run_files.HELD_OUT`: a group is a problem, and each attempt also has the
-    ``key`` that replays it. Raises RunError on a full disk."""
+    ``key`` that replays it, and the name of its ``baseline``. Raises RunError on a full disk."""
+    named = {} if baseline is None else {"baseline": baseline}
     records = [
         to_record(rollout, environment.record(rollout), step, group, index, None)
-        | {"key": f"{key}/{rollout.task.id}/{index}"}
+        | {"key": f"{key}/{rollout.task.id}/{index}", **named}
         for group, attempts in enumerate(groups)
         for index, rollout in enumerate(attempts)
     ]
     run.keep_rollouts(step, records, part)
+
+
+def keep_baseline(
+    run: Keeper,
+    environment: Environment,
+    number: int,
+    name: str,
+    key: str,
+    groups: Sequence[Sequence[Rollout]],
+) -> None:
+    """Keep the attempts of a baseline under its number. Raises RunError on a full disk."""
+    keep_attempts(run, environment, BASELINES, number, key, groups, name)
 
 
 def keep_answers(run: Path, environment: Environment, groups: Sequence[Sequence[Rollout]]) -> None:
@@ -355,7 +400,8 @@ async def scored_row(
         _outcomes(task, group, first - second)
         for task, group, (first, second) in zip(tasks, groups, pairs, strict=True)
     ]
-    return make_row(name, "policy", rollouts, batches.environment)
+    row = make_row(name, "policy", rollouts, batches.environment)
+    return replace(row, pass_at={})  # its attempts are halves, not draws
 
 
 def _outcomes(task: Task, group: Group, difference: float) -> list[Rollout]:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from flowright.core.errors import RunError
 from flowright.core.files import Lock, check_writable, disk_errors, write_json
 from flowright.core.journal import Journal
-from flowright.runs.run_files import EVALUATION, holds_run, write_rollouts
+from flowright.runs.run_files import HELD_OUT, holds_run, write_rollouts
 
 Where = Literal["problems", "selection"]
 """The reported problems, or those on which baselines are chosen."""
@@ -69,7 +69,8 @@ class Ledger:
         a replaced evaluation. Raises RunError (a full disk)."""
         with disk_errors(self.folder):
             if not self._rows.records:
-                shutil.rmtree(self.folder / EVALUATION, ignore_errors=True)
+                for part in HELD_OUT:
+                    shutil.rmtree(self.folder / part, ignore_errors=True)
             write_json(self.folder / "config.json", config)
 
     def keep_rollouts(self, step: int, rollouts: Sequence[Mapping[str, Any]], part: str) -> None:

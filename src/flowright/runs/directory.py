@@ -9,6 +9,7 @@
       rollouts/step_000012.jsonl.zst   one object a rollout
       validation/rollouts/    the same of held-out problems, while training
       evaluation/rollouts/    the same of the before/after table; step 0: the untrained policy
+      baselines/rollouts/     the same of its baselines, each under its number
       evaluation.json         the before/after table
       answers.jsonl.zst       the trained policy's answers in it, as a judge is asked about them
       trained_on.json         of a judge: names and hashes of what it is trained on
@@ -53,6 +54,7 @@ from flowright.core.journal import changes_of
 from flowright.runs.checkpoints import newest_whole, saved_checkpoints, step_name
 from flowright.runs.loggers import Act, Loggers
 from flowright.runs.run_files import (
+    BASELINES,
     HELD_OUT,
     forget_rollouts,
     holds_run,
@@ -69,6 +71,12 @@ _PARTS = ("", *HELD_OUT)  # where rollouts are, below a run
 
 _EARLIER: Mapping[str, Any] = {"policy.train": "lora", "policy.quantised": None}
 """Defaults for runs written before these keys existed."""
+
+
+def _last_kept(part: str, step: int) -> int:
+    """Return the last step of a part whose attempts a resume after ``step`` keeps: of baselines,
+    whose numbers are no steps of the run, none."""
+    return -1 if part == BASELINES else step
 
 
 def check_path(path: Path, resume: bool = False) -> None:
@@ -250,7 +258,8 @@ class RunDirectory:
             kept = self._keep_replaced(step, [row for row in rows if row["step"] > step])
             self._accept()
             for part in _PARTS:
-                forget_rollouts(self.path / part, step, kept / part / "rollouts")
+                last = _last_kept(part, step)
+                forget_rollouts(self.path / part, last, kept / part / "rollouts")
             left = [row for row in rows if row["step"] <= step]
             write_text(self.metrics_path, "".join(json.dumps(row) + "\n" for row in left))
         self._log(lambda logger: logger.forget_after(step))
@@ -264,7 +273,7 @@ class RunDirectory:
         taken = len(list(root.glob(f"{name}*")))
         kept = root / (f"{name}-{taken + 1}" if taken else name)
         evaluation = self.path / "evaluation.json"
-        attempts = any(rollouts_after(self.path / part, step) for part in _PARTS)
+        attempts = any(rollouts_after(self.path / part, _last_kept(part, step)) for part in _PARTS)
         if not (self.changes or rows or evaluation.exists() or attempts):
             return kept
         with atomic_directory(kept) as part:

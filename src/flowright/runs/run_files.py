@@ -94,10 +94,11 @@ def _read_object(path: Path) -> dict[str, Any]:
     return value
 
 
-VALIDATION, EVALUATION = "validation", "evaluation"
-"""Folders of a run with attempts at held-out problems: while it trains, and in the before/after
-table (step 0: untrained). Each has rollouts by step as the run itself."""
-HELD_OUT = (VALIDATION, EVALUATION)
+VALIDATION, EVALUATION, BASELINES = "validation", "evaluation", "baselines"
+"""Folders of a run with attempts at held-out problems: while it trains, in the before/after table
+(step 0: untrained), and the baselines of that table (their numbers stand for steps). Each has
+rollouts by step as the run itself."""
+HELD_OUT = (VALIDATION, EVALUATION, BASELINES)
 
 
 def rollouts_path(run: Path, step: int) -> Path:

@@ -49,6 +49,7 @@ from flowright.viewer.search import Attempt
 from flowright.viewer.selection import Filter
 
 SAMPLE = (
+    ("baseline", "Baseline"),
     ("tokens", "Tokens sampled"),
     ("finish_reason", "Finish reason"),
     ("policy_version", "Policy of step"),

@@ -51,6 +51,9 @@ _HEADS = (
 
 def attempts_body(found: AttemptSearch, chosen: Filter, links: Links, of_steps: int) -> Html:
     """Filters beside the table of the selection."""
+    if not of_steps:
+        none = "None is recorded: no step has ended yet, or the run samples nothing."
+        return el("div", el("h1", "Attempts"), el("p", none))
     page = found.page(chosen)
     count, more = found.count(chosen)
     caption = f"{count:,}{' or more' if more else ''} attempt{'' if count == 1 else 's'}"
@@ -108,7 +111,11 @@ def attempts_table(
         operators = found.operators.get(attempt.operators, NONE).replace(",", " ")
         rows.append(
             [
-                ReportCell(attempt.place, address=links.attempt(attempt, chosen.query())),
+                ReportCell(
+                    attempt.place,
+                    "" if about.baseline == NONE else about.baseline,
+                    address=links.attempt(attempt, chosen.query()),
+                ),
                 ReportCell(outcome_chip(about.outcome, about.failure), is_text=True),
                 opinion_mark(about.judge),
                 opinion_mark(about.gold),

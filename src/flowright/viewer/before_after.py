@@ -5,6 +5,7 @@ which can be a file of its own.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from flowright.core.files import write_text
 from flowright.core.formatting import (
@@ -13,6 +14,9 @@ from flowright.core.formatting import (
     Record,
     format_value,
     is_number,
+    known_number,
+    object_of,
+    objects_in,
     percent,
     points,
 )
@@ -60,31 +64,43 @@ CHANGES: Mapping[str, tuple[str, Form, Form]] = {
 
 def evaluation_section(snapshot: Snapshot) -> ReportSection | None:
     """Everything in ``evaluation.json``; None where there is none yet."""
-    rows, evaluation = snapshot.compared, snapshot.evaluation or {}
+    evaluation = snapshot.evaluation or {}
+    rows = _entries(snapshot)
     if not rows:
         return None
     measured = MEAN_REWARD if has_rewards(rows) else ACCURACY
-    found = _measured_in((row["kinds"] for row in rows), measured)
-    columns = [k for k in dict.fromkeys(["all", *kinds(snapshot), *sorted(found)]) if k in found]
+    columns = _columns(snapshot, rows, measured)
     whole = [_with_drift(row["kinds"].get("all") or {}) for row in rows]
     more = [column for column in MORE if any(_has(cell, column[1]) for cell in whole)]
     first = snapshot.display.compared
+    against = _Against(evaluation)
+    passes = _passes(rows)
+    heads = [
+        *(first, *columns, *against.heads, *(f"pass@{k}" for k in passes)),
+        *(name for name, _, _ in more),
+    ]
     table = [
-        [*_name_and_means(row, row["kinds"], columns, measured), *(_cell(cell, *c) for c in more)]
+        [
+            *_name_and_means(row, row["kinds"], columns, measured),
+            *against.cells(row, measured),
+            *(_interval(object_of(object_of(row, "pass_at"), k), ACCURACY.form) for k in passes),
+            *(_cell(cell, *c) for c in more),
+        ]
         for row, cell in zip(rows, whole, strict=True)
     ]
     own = [n for n, row in enumerate(rows) if more and row.get("group") == "policy"]
     blocks: list[ReportBlock] = [
-        ReportTable((first, *columns, *(name for name, _, _ in more)), table, shaded=own),
+        ReportTable(heads, table, against.caption, shaded=own),
         *_side_effects(evaluation.get("drift")),
     ]
     if names := _measured_in((row["sources"] for row in rows), measured):
         cells = [_name_and_means(row, row["sources"], names, measured) for row in rows]
         heads = [one_line(name, 30) for name in (first, *names)]
         blocks.append(Fold("By dataset", [ReportTable(heads, cells)]))
+    blocks += _choices(evaluation)
     if isinstance(summary := evaluation.get("summary"), Mapping) and summary:
         blocks += [Heading("Summary of the evaluation"), FactList(settings(summary))]
-    if charts := _scatters(rows, columns):
+    if charts := _scatters([row for row in rows if row.get("group") != _BEST], columns):
         blocks += [Heading("Accuracy against tokens"), *charts]
     label = "Simulated numbers. " if evaluation.get("simulated") else ""
     cut = max((n for row in rows if is_number(n := row.get("cut"))), default=0)
@@ -95,6 +111,165 @@ def evaluation_section(snapshot: Snapshot) -> ReportSection | None:
         f"{with_interval}. Costs are means per problem.{seen}"
     )
     return ReportSection("table", "Before and after", blocks, lead)
+
+
+def terminal_section(evaluation: Record) -> ReportSection:
+    """The table of ``evaluation.json`` for a terminal of 80 columns: the rows of
+    :func:`evaluation_section`; where rewards are graded, also those of several datasets."""
+    snapshot = Snapshot(Path(), evaluation=evaluation)
+    rows = _entries(snapshot)
+    measured = MEAN_REWARD if has_rewards(rows) else ACCURACY
+    form, kind_form = _SHORT_FORMS[measured]
+    _, *named = _columns(snapshot, rows, measured) or [""]
+    kinds_shown = named if measured is ACCURACY and len(named) <= MOST_KINDS else []
+    against = _Against(evaluation)
+    table: list[list[str]] = []
+    for row in rows:
+        whole, sources = row["kinds"].get("all") or {}, row["sources"]
+        difference = against.texts(row, measured)
+        kind_cells = [
+            format_value((row["kinds"].get(kind) or {}).get(measured.key), kind_form)
+            for kind in kinds_shown
+        ]
+        tokens = format_value(whole.get("tokens"), "{:,.0f}".format)
+        name = str(row["name"]).removeprefix("fixed: ").replace("_", " ")
+        table.append([name, *_short(whole, measured, form), *kind_cells, tokens, *difference])
+        if measured is MEAN_REWARD and len(sources) > 1:
+            for source, cell in sources.items():
+                blank = [""] * (len(kinds_shown) + 1 + len(difference))
+                shown = f"  {source.rpartition('/')[2]}"
+                table.append([shown, *_short(cell, measured, form), *blank])
+    label = ", simulated server" if evaluation.get("simulated") else ""
+    what = "Gold accuracy in percent" if measured is ACCURACY else "Mean reward"
+    heads = ("", "all", "95 %", *kinds_shown, "tokens", *against.short_heads)
+    return ReportSection(
+        "table",
+        f"{what} on {evaluation.get('problems', '')} held-out problems{label}",
+        [ReportTable(heads, table, against.caption)],
+    )
+
+
+_BEST = "best"
+MOST_KINDS = 3
+"""Kinds of problem with a column of their own on a terminal."""
+_SHORT_FORMS: Mapping[Measured, tuple[Form, Form]] = {
+    ACCURACY: (lambda share: f"{100 * share:.1f}", lambda share: f"{100 * share:.0f}"),
+    MEAN_REWARD: ("{:.3f}".format, "{:.2f}".format),
+}
+
+
+def _entries(snapshot: Snapshot) -> list[Record]:
+    """The rows of the table: policies, choices of baselines, and baselines, the most accurate
+    first."""
+    rows = snapshot.compared
+    policies = [row for row in rows if row.get("group") == "policy"]
+    fixed = [row for row in rows if row.get("group") != "policy"]
+    fixed.sort(key=lambda row: -(known_number((row["kinds"].get("all") or {}).get("gold")) or 0.0))
+    bests = objects_in((snapshot.evaluation or {}).get("bests"))
+    return [*policies, *(_best_row(best) for best in bests if best.get("name")), *fixed]
+
+
+def _best_row(best: Record) -> Record:
+    """A choice of baselines as a row."""
+    kinds: dict[str, dict[str, Any]] = {
+        kind: {"gold": found.get("value"), "gold_low": found.get("low"),
+               "gold_high": found.get("high")}
+        for kind, found in object_of(best, "gold").items()
+        if isinstance(found, dict)
+    }  # fmt: skip
+    kinds.setdefault("all", {})["tokens"] = best.get("tokens")
+    return {"name": best.get("name"), "group": _BEST, "kinds": kinds, "sources": {}}
+
+
+def _columns(snapshot: Snapshot, rows: Sequence[Record], measured: Measured) -> list[str]:
+    """The kinds with a value in any row, "all" first."""
+    found = _measured_in((row["kinds"] for row in rows), measured)
+    return [k for k in dict.fromkeys(["all", *kinds(snapshot), *found]) if k in found]
+
+
+class _Against:
+    """The paired differences of one policy, trained if there is one, to the other rows. Runs of
+    earlier versions have none."""
+
+    def __init__(self, evaluation: Record) -> None:
+        known = objects_in(evaluation.get("differences"))
+        names = [str(one.get("policy")) for one in known]
+        self._policy = "trained policy" if "trained policy" in names else (names or [""])[-1]
+        self._found = {
+            str(one.get("against")): one for one in known if one.get("policy") == self._policy
+        }
+        self.heads = ("Difference", "p") if self._found else ()
+        self.short_heads = ("diff.", "95 %", "p") if self._found else ()
+        self.caption = (
+            f"Difference: {one_line(self._policy, 60)} minus the row on the same problems, with "
+            "its paired 95 % interval and p"
+            if self._found
+            else ""
+        )
+
+    def cells(self, row: Record, measured: Measured) -> list[ReportCell | str]:
+        """The cells of a row on a page."""
+        value, ends, p = self.texts(row, measured) or ("", "", "")
+        return [ReportCell(value, ends if ends != NOTHING else ""), p] if self._found else []
+
+    def texts(self, row: Record, measured: Measured) -> tuple[str, ...]:
+        """The difference, its interval and p, of a row."""
+        if not self._found:
+            return ()
+        found = self._found.get(str(row["name"]), {})
+        form = points if measured is ACCURACY else measured.change
+        ends = [form(end) for key in ("low", "high") if is_number(end := found.get(key))]
+        shown = " to ".join(end.removeprefix("+") for end in ends) or NOTHING
+        return format_value(found.get("value"), form), shown, format_value(found.get("p"), _p)
+
+
+def _p(value: float) -> str:
+    return "<.001" if value < 0.001 else f"{value:.3f}".removeprefix("0")
+
+
+def _short(cell: Record, measured: Measured, form: Form) -> tuple[str, str]:
+    """A value and its interval, in a few characters."""
+    low, high = (cell.get(key) for key in measured.ends)
+    ends = NOTHING
+    if is_number(low) and is_number(high):
+        wide = measured is MEAN_REWARD  # and may be below zero
+        ends = f"{low:.2f} to {high:.2f}" if wide else f"{100 * low:.0f}-{100 * high:.0f}"
+    return format_value(cell.get(measured.key), form), ends
+
+
+def _passes(rows: Sequence[Record]) -> list[str]:
+    """The k of pass@k that any row has."""
+    found = {k for row in rows for k in object_of(row, "pass_at") if k.isdecimal()}
+    return sorted(found, key=int)
+
+
+def _interval(found: Record, form: Form) -> ReportCell:
+    """An estimate with its interval."""
+    ends = [form(end) for key in ("low", "high") if is_number(end := found.get(key))]
+    return ReportCell(format_value(found.get("value"), form), " to ".join(ends))
+
+
+def _choices(evaluation: Record) -> list[ReportBlock]:
+    """The baselines of each choice, and those that they were chosen from."""
+    chosen = [
+        (one_line(best.get("name"), 60), one_line(label, 60), one_line(name, 60))
+        for best in objects_in(evaluation.get("bests"))
+        for label, name in object_of(best, "choice").items()
+    ]
+    tried = [
+        (
+            one_line(row.get("name"), 60),
+            format_value(row.get("gold"), percent),
+            format_value(row.get("tokens"), "{:,.0f}".format),
+        )
+        for row in objects_in(evaluation.get("tried"))
+    ]
+    on = one_line(object_of(evaluation, "summary").get("chosen_on") or "other problems", 60)
+    blocks = [
+        ReportTable(("Choice", "Problems", "Baseline"), chosen),
+        ReportTable(("Baseline", "Accuracy", "Tokens"), tried),
+    ]
+    return [Fold(f"Best baselines, chosen on {on}", blocks)] if chosen else []
 
 
 def accuracy_against_tokens(evaluation: Record, path: Path) -> Path:

@@ -27,7 +27,7 @@ from flowright.viewer.rollout_records import (
 )
 
 NAME = "viewer.sqlite"
-VERSION = 5
+VERSION = 6
 """Version of the tables; an index of another version is made anew."""
 STEP_BITS = 28
 MOST_LINES = 1 << STEP_BITS

@@ -128,7 +128,7 @@ KEYS = (
     ("n, p", "next page, back"),
     ("/", "search"),
     ("g r, g a", "the run, its attempts"),
-    ("g v, g e", "attempts at held-out problems: validation, evaluation"),
+    ("g v, g e, g b", "attempts at held-out problems: validation, evaluation, baselines"),
     ("e", "open or close all texts"),
     ("?", "these keys"),
 )

@@ -91,7 +91,8 @@ TITLE, NOTE = 160, 120
 class Combination:
     """The properties of an attempt that have few values. ``outcome`` is right, wrong, scored (a
     matter of degree), failed (the policy's fault) or unscored (ours); ``judge`` and ``gold`` are
-    right, wrong or "-"; ``repairs`` are names with commas."""
+    right, wrong or "-"; ``repairs`` are names with commas; ``baseline``: the name of the one that
+    wrote it."""
 
     kind: str = NONE
     source: str = NONE
@@ -103,6 +104,7 @@ class Combination:
     verdict: str = NONE
     gold: str = NONE
     repairs: str = NONE
+    baseline: str = NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +185,7 @@ def combination_of(record: Record) -> Combination:
         verdict=_name(verdict.get("source")),
         gold=_opinion(gold.get("correct")),
         repairs=_name(",".join(map(str, repairs)) if isinstance(repairs, list) else None),
+        baseline=_name(record.get("baseline")),
     )
 
 
@@ -212,7 +215,7 @@ _KNOWN = frozenset(
             TOKENS,
         ),
         *("finish_reason", "policy_version", "workflow", "execution", "verdict", "gold"),
-        *("reward", "advantage", "failure"),
+        *("reward", "advantage", "failure", "baseline"),
     )
 )
 """Fields of a record that are indexed elsewhere; the texts of all others are searched."""

@@ -13,6 +13,7 @@ from flowright.core.report import (
     ReportTable,
     Spark,
 )
+from flowright.runs.run_files import BASELINES
 from flowright.viewer import sections, trust
 from flowright.viewer.layout import Links, link
 from flowright.viewer.rendering.markup import Html, el, section
@@ -20,7 +21,7 @@ from flowright.viewer.rendering.report import section_html, tiles_html
 from flowright.viewer.rollout_records import NONE
 from flowright.viewer.run_report import chips, configuration, run_sections, status_chip
 from flowright.viewer.search import AttemptCounts, AttemptSearch, count_attempts, operators_by_step
-from flowright.viewer.snapshot import AGREEMENT, CUT, RECENT, Snapshot, trend
+from flowright.viewer.snapshot import AGREEMENT, CUT, RECENT, Snapshot, some_steps, trend
 
 
 def run_body(found: AttemptSearch, snapshot: Snapshot, links: Links) -> Html:
@@ -78,7 +79,8 @@ def _alarms(snapshot: Snapshot, links: Links) -> Html | None:
     if not found:
         return None
     items = [el("li", link(links.of_run("attempts", query), text)) for text, query in found]
-    title = el("p", f"Out of range in the last {RECENT} steps:")
+    count = min(RECENT, sum(row["step"] > 0 for row in snapshot.rows))
+    title = el("p", f"Out of range in the last {some_steps(count)}:")
     return el("div", title, el("ul", items), class_="problem")
 
 
@@ -126,11 +128,14 @@ def _held_out(links: Links) -> Html | None:
             "li",
             link(replace(links, run=run).of_run("attempts"), name),
             [" (", link(f"/compare?{urlencode({'run': run})}", paired), ")"]
-            if not links.exported
+            if not links.exported and name != BASELINES.capitalize()
             else None,
         )
         for name, run in links.parts[1:]
     ]
-    lead = "Validation: while it trained. Evaluation: the before/after table, untrained as step 0."
+    lead = (
+        "Validation: while it trained. Evaluation: the before/after table, untrained as step 0. "
+        "Baselines: those of that table, their numbers as steps."
+    )
     title = "Attempts at held-out problems"
     return section("held-out", title, lead, el("ul", rows)) if rows else None

@@ -220,7 +220,7 @@ def compare_body(sides: Sequence[Side], problems: Sequence[str] = ()) -> Html:
         el("h1", " against ".join(side.name for side in sides)),
         [el("p", problem, class_="problem") for problem in problems],
         _form(sides),
-        _paired(first, second),
+        _paired(first, second) if first.run.steps() or second.run.steps() else None,
         _overlay(distinct) if len(distinct) > 1 else None,
         _settings(first, second) if len(distinct) > 1 else None,
     )

@@ -13,7 +13,7 @@ from flowright.core.plugins import suggest
 from flowright.viewer.index import IndexReader, first_id
 from flowright.viewer.rollout_records import MOST_STEPS, NONE, Combination, escape_surrogates
 
-NAMED = ("kind", "source", "outcome", "failure", "blame", "verdict", "status")
+NAMED = ("kind", "source", "outcome", "failure", "blame", "verdict", "status", "baseline")
 """Filters that are a field of the combinations."""
 MEASURES = ("reward", "advantage", "tokens", "llm_tokens", "calls", "seconds")
 """Filters that are a range of a number, and what attempts can be sorted by beside their step."""

@@ -5,6 +5,7 @@ every operator in it names that kind; nothing here knows which shape pays. Opera
 are in none, but for those that end a workflow: these stand behind any shape.
 """
 
+import ast
 import random
 import re
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from itertools import product
 from types import MappingProxyType
 
 from flowright.data.task import KINDS, Kind
+from flowright.workflows.language import nodes, parse
 from flowright.workflows.operators import OPERATORS
 
 
@@ -116,6 +118,42 @@ SHAPES: Mapping[str, Shape] = {
 }
 
 
+BRANCHING: Mapping[str, Shape] = {
+    "agree_or_vote": Shape(
+        "if entry_point:\n"
+        "    code = await write_code(problem)\n"
+        "    outcome = await test(code)\n"
+        '    return code if outcome["passed"] else await write_code(problem, outcome["feedback"])\n'
+        "results = await asyncio.gather(answer(problem), answer(problem))\n"
+        'if " ".join(results[0].split()) == " ".join(results[1].split()):\n'
+        "    return results[0]\n"
+        "more = await asyncio.gather(*[answer(problem) for _ in range(3)])\n"
+        "return await ensemble(problem, [*results, *more])"
+    ),
+    "cheap_then_careful": Shape(
+        "if entry_point:\n"
+        "    code = await write_code(problem)\n"
+        "    for _ in range(2):\n"
+        "        outcome = await test(code)\n"
+        '        if outcome["passed"]:\n'
+        "            break\n"
+        '        code = await revise(problem, code, outcome["feedback"])\n'
+        "    return code\n"
+        "result = await answer(problem)\n"
+        'if re.fullmatch(r"[-+$]?[0-9][0-9.,/]*[ %]*", result.strip()):\n'
+        "    computed = await programmer(problem)\n"
+        "    if computed:\n"
+        "        return computed\n"
+        "feedback = await review(problem, result)\n"
+        'if re.search("incorrect|wrong|mistake|error", feedback.lower()):\n'
+        "    results = await asyncio.gather(*[answer(problem) for _ in range(2)])\n"
+        "    return await ensemble(problem, [result, *results])\n"
+        "return result"
+    ),
+}
+"""Baselines whose steps depend on the problem and on the replies. No policy is shown them."""
+
+
 @cache
 def shapes_for(kind: Kind) -> tuple[str, ...]:
     """Names of the shapes that apply to a kind of problem."""
@@ -167,6 +205,17 @@ def fixed_workflows(kind: Kind | None = None) -> dict[str, str]:
     """One canonical program per shape, by name; of the shapes that apply to ``kind``, if given."""
     names = SHAPES if kind is None else shapes_for(kind)
     return {name: SHAPES[name].program() for name in names}
+
+
+def branching_workflows() -> dict[str, str]:
+    """The programs of :data:`BRANCHING`, by name."""
+    return {name: shape.program() for name, shape in BRANCHING.items()}
+
+
+def branches(program: str) -> bool:
+    """Return whether a program, which parses, has a condition."""
+    conditions = ast.If | ast.IfExp | ast.While | ast.Match
+    return any(isinstance(node, conditions) for node in nodes(parse(program)))
 
 
 def self_consistency(samples: int) -> str:

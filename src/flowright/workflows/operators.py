@@ -105,15 +105,16 @@ class _Tested(TypedDict):
     example='outcome = await test(code)\nif not outcome["passed"]:\n'
     '    code = await revise(problem, code, outcome["feedback"])',
     kinds=("code",),
-    llm_calls="0",
+    llm_calls="0-1",
 )
 async def test(call: CallContext, solution: str) -> _Tested:
     """Run the solution against the problem's public tests. Returns a dict: `passed` (bool) and
     `feedback` (str: the failed tests with their errors, `""` when all passed). Where the problem
     shows no tests, only that the solution loads is checked; a problem that is not about code never
-    passes."""
-    if call.task.kind != "code":
-        return {"passed": False, "feedback": "This problem has no tests."}
+    passes, and its `feedback` is a `review` of the solution, at the cost of a call."""
+    if call.task.kind != "code":  # an answer for nothing would give the kind away for nothing
+        reviewed = await _ask(call, _REVIEW, problem=call.task.problem, solution=solution)
+        return {"passed": False, "feedback": reviewed.strip()[:FEEDBACK_CHARS]}
     report = await call.check(await _code(solution, call.task.entry_point))
     if report.passed:
         return {"passed": True, "feedback": ""}

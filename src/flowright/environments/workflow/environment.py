@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from flowright.config.llm import SIMULATED
@@ -17,8 +18,19 @@ from flowright.data.mixture import tasks_by_kind
 from flowright.data.sources import Split
 from flowright.data.splits import Splits, check_disjoint
 from flowright.data.task import KINDS, Problem, Task
-from flowright.environments.base import Baseline, Demonstration, Environment, TaskSets
+from flowright.environments.base import (
+    SIMULATED_BY_ADDRESS,
+    Baseline,
+    Demonstration,
+    Environment,
+    TaskSets,
+)
 from flowright.environments.rollout import Completion, Rollout, means, outcome_metrics
+from flowright.environments.workflow.baselines import (
+    built_in_baselines,
+    check_workflow_files,
+    read_workflow_files,
+)
 from flowright.environments.workflow.config import WorkflowConfig
 from flowright.environments.workflow.display import DISPLAY
 from flowright.environments.workflow.reward import (
@@ -44,9 +56,10 @@ from flowright.llm.counters import Counters
 from flowright.sandbox import Limits, Sandbox
 from flowright.simulation.large_models import OpenModels, open_models
 from flowright.workflows.executor import Executor
-from flowright.workflows.grammar import draw_program, fixed_workflows, self_consistency
+from flowright.workflows.grammar import draw_program, self_consistency
 from flowright.workflows.operators import OPERATORS
 from flowright.workflows.prompt import build_messages
+from flowright.workflows.registry import Operators
 
 MOST_SAMPLES = 12
 """Largest self-consistency at equal tokens; a workflow's budget of model calls ends soon after."""
@@ -55,8 +68,6 @@ _PLANNED = 64  # programs whose calls are counted
 
 PLAIN = "plain"
 """In records, of a program that calls none of the operators that end one."""
-
-_SHOWN = ("direct", "step_by_step")  # those that answer once
 
 
 class WorkflowEnvironment(Environment):
@@ -112,6 +123,7 @@ class WorkflowEnvironment(Environment):
     @asynccontextmanager
     async def open(self, tasks: Sequence[Task]) -> AsyncIterator[None]:
         config = self.config
+        await self._check_baselines()
         async with AsyncExitStack() as stack:
             await self._open(stack, tasks, config.models)
             model = self._models.clients[config.aflow_executor_model]
@@ -177,16 +189,19 @@ class WorkflowEnvironment(Environment):
         shown = called or ([PLAIN] if workflow else [])
         return {**workflow_record(rollout), "presentation": shown}
 
+    def _operators(self) -> Operators:
+        """The operators that a workflow can call."""
+        return OPERATORS.with_modules(self.config.own(WorkflowConfig).operators)
+
     def _endings(self) -> list[str]:
         """The operators of ``workflow.operators`` that end a workflow."""
-        own = OPERATORS.with_modules(self.config.own(WorkflowConfig).operators).values()
-        return [operator.name for operator in own if operator.ends]
+        return [operator.name for operator in self._operators().values() if operator.ends]
 
     def baselines(self) -> Sequence[Baseline]:
-        return [
-            Baseline(f"fixed: {name}", program, name in _SHOWN)
-            for name, program in fixed_workflows().items()
-        ]
+        return built_in_baselines()
+
+    def read_baselines(self, paths: Sequence[Path]) -> Sequence[Baseline]:
+        return read_workflow_files(paths, self._operators())
 
     def equal_tokens(self, policy: float, spent: Mapping[str, float]) -> Baseline | None:
         """Self-consistency over as many answers as cost what the policy does."""
@@ -278,13 +293,19 @@ class WorkflowEnvironment(Environment):
                     "the style of their own; compare judge/drift with another family's"
                 )
         if self.simulated:
-            lines.append(
-                "SIMULATED: the embedded server answers and judges; its numbers are no claims"
-            )
+            lines.append(self.simulated_note() or SIMULATED_BY_ADDRESS)
         return lines
 
     def checks(self) -> Sequence[tuple[str, Callable[[], Awaitable[str]]]]:
-        return (("servers", self._check_servers), ("sandbox", self._check_sandbox))
+        checks = (("servers", self._check_servers), ("sandbox", self._check_sandbox))
+        return (*checks, ("baselines", self._check_baselines))
+
+    async def _check_baselines(self) -> str:
+        """Check the files of ``evaluation.baselines``, if there are any."""
+        wanted = self.config.evaluation.baselines
+        if not isinstance(wanted, list):
+            return ""
+        return await check_workflow_files(wanted, self._operators())
 
     async def _check_servers(self) -> str:
         return await check_servers(self.config)

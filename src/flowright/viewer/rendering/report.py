@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+MOST_SPACED = 8
+"""Columns of a table on a terminal that are set two characters apart."""
 MOST_WIDE = 4
 """Charts in a row of sections that are drawn wide."""
 
@@ -151,7 +153,7 @@ def table_html(block: ReportTable) -> Html | None:
     body = [
         el(
             "tr",
-            el("th", _linked(_cell(name)), scope="row"),
+            el("th", _linked(_cell(name)), _note_html(_cell(name)), scope="row"),
             map(cell_html, cells),
             class_="own" if n in block.shaded else None,
         )
@@ -170,8 +172,11 @@ def cell_html(cell: ReportCell | str) -> Html:
     style = "drift" if cell.style == "alarm" else cell.style
     class_ = style or ("text" if cell.is_text else None)
     mark = mark_html(cell.mark) if cell.mark else None
-    note = el("small", cell.note) if cell.note else None
-    return el("td", _linked(cell), mark, note, class_=class_)
+    return el("td", _linked(cell), mark, _note_html(cell), class_=class_)
+
+
+def _note_html(cell: ReportCell) -> Html | None:
+    return el("small", cell.note) if cell.note else None
 
 
 def _linked(cell: ReportCell) -> Child:
@@ -240,11 +245,13 @@ def _table_text(block: ReportTable) -> "Table":
 
     kept = [place for place, c in enumerate(block.columns) if not _column(c).page_only]
     heads = [visible(_column(block.columns[place]).title) for place in kept]
-    shown = Table(box=None, pad_edge=False, show_header=any(heads))
+    narrow = len(kept) > MOST_SPACED
+    padding = (0, 1, 0, 0) if narrow else (0, 1)
+    shown = Table(box=None, pad_edge=False, show_header=any(heads), padding=padding)
     for head in heads:
         shown.add_column(Text(head))
     shown.caption, shown.caption_justify = visible(block.caption) or None, "left"
-    shown.columns[0].no_wrap = True
+    shown.columns[0].no_wrap = not narrow
     for cells in block.rows:
         shown.add_row(*(_cell_text(cells[place]) for place in kept))
     for place, column in zip(kept[1:], shown.columns[1:], strict=True):
