@@ -41,7 +41,18 @@ name="$(basename "$run")"
 
 began=$SECONDS
 status=0
-.venv/bin/python train.py --config "$config" "$@" "run.name=$name" || status=$?
+.venv/bin/python train.py --config "$config" "$@" "run.name=$name" <&0 &
+training=$!
+# Ctrl-C reaches it by itself; what ends this script alone would leave it running.
+trap : INT
+trap 'kill -TERM "$training" 2>/dev/null || true' TERM
+trap 'kill -HUP "$training" 2>/dev/null || true' HUP
+while true; do
+    status=0
+    wait "$training" || status=$?
+    kill -0 "$training" 2>/dev/null || break
+done
+trap - INT TERM HUP
 if ((status != 0)); then
     echo "stopped after $(duration $((SECONDS - began)))" >&2
     if compgen -G "$run/checkpoints/step_*" >/dev/null; then

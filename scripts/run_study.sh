@@ -11,7 +11,7 @@ for argument in "$@"; do
         -h | --help)
             cat <<'TEXT'
 bash scripts/run_study.sh [CONFIG.yaml] [--dry-run] [--report-only] [--at-once N] [--out DIR]
-                          [--limit-runs N]
+                          [--limit-runs N] [--transfer] [--ray] [--arm NAME] [--keep DIR]
 
 Makes .venv if it is missing, installs the requirements unless that is done, and runs a study: all its
 arms and seeds, then its report (default: config/study/quick.yaml). The same command goes on where it
@@ -19,6 +19,8 @@ was interrupted. docs/study.md
 TEXT
             exit
             ;;
+        --dry-run | --report-only | --at-once* | --out* | --limit-runs* | --transfer | --ray | --arm* | --keep*) ;;
+        -*) fail "$argument: no such option; see bash scripts/run_study.sh --help" ;;
     esac
 done
 

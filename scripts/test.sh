@@ -6,6 +6,20 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/environment.sh
 source scripts/environment.sh
 
+for argument in "$@"; do
+    case $argument in
+        -h | --help)
+            cat <<'TEXT'
+bash scripts/test.sh [--all] [PYTEST_ARGUMENT...]     such as -k sandbox, or tests/llm
+
+ruff, basedpyright and the tests, in .venv, which is made or brought up to date first (PYTHON names the
+Python that it is made with). --all: the slow tests, too. Ends with 1 if a check failed.
+TEXT
+            exit
+            ;;
+    esac
+done
+
 ensure_environment .venv "the requirements" requirements.txt pyproject.toml -- -r requirements.txt
 ensure_environment .venv "the test tools" requirements-test.txt -- -r requirements-test.txt
 ensure_environment .venv "the packages of instruction checkers" requirements-constraints.txt -- \

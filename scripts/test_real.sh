@@ -19,12 +19,14 @@ servers and runs, and the summary with versions and times, stay in outputs/real/
 TEXT
 }
 
-case ${1:-} in
-    -h | --help)
-        usage
-        exit
-        ;;
-esac
+for argument in "$@"; do
+    case $argument in
+        -h | --help)
+            usage
+            exit
+            ;;
+    esac
+done
 
 ensure_environment .venv "the requirements" requirements.txt pyproject.toml -- -r requirements.txt
 ensure_environment .venv "the test tools" requirements-test.txt -- -r requirements-test.txt

@@ -21,7 +21,12 @@ Variables: BASE_MODEL_PATH (an adapter's base)  DATA_PATH (data/raw/rubrics/veri
 TEXT
 }
 
-case ${1:-} in -h | --help) usage && exit ;; esac
+for argument in "$@"; do
+    case $argument in
+        -h | --help) usage && exit ;;
+        -*) fail "$argument: no such option; see --help" ;;
+    esac
+done
 (($# == 1 || $# == 2)) || fail "verinstruct_eval_ckpt.sh CKPT [OUT]; see --help"
 checkpoint=${1%/} out=${2:-outputs/instructions}
 out=${out%/}

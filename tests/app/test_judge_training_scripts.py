@@ -217,6 +217,24 @@ def test_the_base_of_an_adapter_is_split_and_weights_that_are_all_trained_are_no
     assert by_ray[-1] == "policy.sharded=true"
 
 
+def test_the_paths_of_openjudge_are_these_scripts() -> None:
+    """``cd cookbooks/training_judge_model/sft`` and ``bash run_sft_rm.sh``, as its guide has it."""
+    for folder, script, method in (
+        ("sft", "run_sft_rm.sh", "sft"),
+        ("bradley-terry", "run_bt_rm.sh", "bradley_terry"),
+        ("grpo", "pointwise/run_pointwise.sh", "pointwise"),
+        ("grpo", "pairwise/run_pairwise.sh", "pairwise"),
+    ):
+        done = subprocess.run(
+            ["bash", script, "--dry-run"],
+            cwd=ROOT / "cookbooks/training_judge_model" / folder,
+            env={"PATH": os.environ["PATH"], "PYTHON": sys.executable},
+            capture_output=True,
+            text=True,
+        )
+        assert done.stdout and done.stdout == call(method, "--dry-run").stdout, done.stderr
+
+
 def test_a_rate_for_all_weights_is_noted_where_an_adapter_is_trained() -> None:
     noted = "note: LR=2e-6: a rate for all weights (LORA_RANK=0)"
     assert call("bradley_terry", "--dry-run", LR="2e-6").stderr.startswith(noted)

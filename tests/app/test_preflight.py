@@ -17,6 +17,7 @@ from tiny_policy import checkpoint
 
 from flowright.app.device import MemoryDemand, look_at_device, planned_device
 from flowright.app.preflight import demand_of, dry_run
+from flowright.app.preflight_checks import load_tasks
 from flowright.app.terminal import memory_lines
 from flowright.config.grpo import GrpoSection
 from flowright.config.judge import JudgeServerSection
@@ -24,7 +25,7 @@ from flowright.config.policy import SMOLLM2, PolicySection, WarmStartSection
 from flowright.config.root import Config
 from flowright.core.errors import ConfigError, UserError
 from flowright.environments.base import make_environment
-from flowright.environments.registry import make_config
+from flowright.environments.registry import load_config, make_config
 from flowright.environments.workflow.servers import check_servers
 from flowright.judging.rules import RuleJudge
 from flowright.judging.service.app import create_app
@@ -235,6 +236,37 @@ def test_a_run_on_given_pairs_is_planned_by_its_rows(tmp_path: Path) -> None:
     assert f"{steps} steps of 5 rows, bradley_terry" in text
     assert "tokens a row" in text and "time: training" in text
     assert "attempts" not in text and "SIMULATED" not in text
+
+
+def test_a_dry_run_shows_what_the_run_does(tmp_path: Path) -> None:
+    """No server where nothing is asked, no rollouts where nothing is sampled."""
+    answers, judges = (
+        "SIMULATED: the embedded server answers",
+        "SIMULATED: the embedded server judges",
+    )
+    for name, overrides, has, lacks in (
+        ("judge_pairwise_small", (), ["sampler "], ["SIMULATED", "call_seconds", "judge calls"]),
+        ("judge_sft_small", (), ["sampler "], ["SIMULATED", "off_policy"]),
+        ("judge_bradley_terry_small", (), ["settings  float32"], ["sampler ", "off_policy"]),
+        ("instructions_small", (), [f"{judges};", "judge calls"], ["executor calls"]),
+        ("quickstart", (), [f"{answers} and judges;", "executor calls"], []),
+        ("quickstart", ("judge.mode=rules",), [f"{answers};"], ["judge calls"]),
+        ("quickstart", ("environment=presentation",), ["SIMULATED: questions, answers"], []),
+    ):
+        screen = io.StringIO()
+        config = load_config(name, (*overrides, f"run.output_dir={tmp_path}"))
+        assert dry_run(config, Console(file=screen, width=200)) == 0
+        text = screen.getvalue()
+        assert [words for words in has if words not in text] == [], (name, text)
+        assert [words for words in lacks if words in text] == [], (name, text)
+
+
+def test_too_few_problems_are_those_of_the_environment() -> None:
+    config = load_config("instructions_small", ["grpo.prompts_per_step=3000"])
+    with pytest.raises(UserError) as caught:
+        load_tasks(make_environment(config))
+    counted = "2000 problems, fewer than a step's 3000"
+    assert str(caught.value).startswith(f"a known rule (synthetic), rewarded by rubric: {counted}")
 
 
 @pytest.mark.parametrize(

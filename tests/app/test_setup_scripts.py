@@ -1,5 +1,6 @@
 """scripts/quickstart.sh and scripts/test.sh with a stand-in Python that notes what pip is asked."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -173,6 +174,23 @@ def test_every_check_runs_even_after_one_failed(house: House) -> None:
     assert [each.endswith(name) for each, name in zip(installed, named, strict=True)] == [True] * 3
     assert house.call("test.sh").returncode == 0
     assert len(house.log("pip")) == 3
+
+
+def test_help_of_every_shell_script_starts_nothing(tmp_path: Path) -> None:
+    scripts = [ROOT / "launch_vllm_safe.sh", ROOT / "monitor.sh", *ROOT.glob("scripts/**/*.sh")]
+    for script in scripts:
+        if script.name == "environment.sh":
+            continue
+        for options in (["--help"], ["--help", "--more"]):
+            shown = subprocess.run(
+                ["bash", str(script), *options],
+                cwd=tmp_path,
+                capture_output=True,
+                text=True,
+                env={**os.environ, "PYTHON": sys.executable},
+            )
+            assert shown.returncode == 0, (script, shown.stderr)
+            assert "installing" not in shown.stdout and len(shown.stdout.splitlines()) > 3, script
 
 
 def test_continuous_integration_runs_what_people_run() -> None:

@@ -130,9 +130,9 @@ def test_problems_that_are_too_few_are_named_before_anything_is_loaded(
     one.write_text(row)
     other.write_text(row.replace("1 + 1", "2 + 0").replace('"1"', '"2"'))
     for train_file, val_file, told in (
-        (empty, one, [f"train_dataset: no problem in {empty}"]),
-        (one, empty, ["train_dataset: 1 problem in", f"val_dataset: no problem in {empty}"]),
-        (one, other, [f"train_dataset: 1 problem in {one}, fewer than a step's 30; give more"]),
+        (empty, one, [f"train_dataset: {empty}: no problem"]),
+        (one, empty, [f"train_dataset: {one}: 1 problem", f"val_dataset: {empty}: no problem"]),
+        (one, other, [f"train_dataset: {one}: 1 problem, fewer than a step's 30; give more"]),
     ):
         status, shown, errors = call(
             *("train", "--config", "quickstart", *dry, f"run.output_dir={tmp_path}/out"),

@@ -108,6 +108,39 @@ def test_a_signal_is_answered_by_a_line_and_everything_is_closed(
     assert (out, process.returncode) == ("closed\n", status)
 
 
+STOPPED = """
+import asyncio, sys
+from flowright.cli import commands
+
+async def forever():
+    print("ready", flush=True)
+    await asyncio.sleep(600)
+
+def work(options):
+    asyncio.run(forever())
+
+command = commands.Command(work, lambda parser: None, signals=False, stopped="verdicts are kept")
+commands.COMMANDS = {"work": command}
+sys.exit(commands.main(["work"]))
+"""
+
+
+def test_every_signal_is_answered_where_a_command_hears_ctrl_c_itself() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        with subprocess.Popen(
+            [sys.executable, "-c", STOPPED],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            process.send_signal(number)
+            _, errors = process.communicate(timeout=600)
+        assert (errors, process.returncode) == ("verdicts are kept\n", 128 + number)
+
+
 def test_a_terminal_that_goes_away_stops_the_command_and_breaks_nothing(tmp_path: Path) -> None:
     """Its lines have nowhere to go, and what it does at the end is done."""
     terminal, side = pty.openpty()

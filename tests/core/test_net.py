@@ -69,7 +69,7 @@ def test_the_first_signal_drains_with_an_open_port_and_the_second_does_not_wait(
             serving = asyncio.create_task(server.serve(sockets=[listener]))
             port = listener.getsockname()[1]
             await get(port)  # it serves, and so handles signals
-            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGHUP)
             await first.wait()
             reply = await get(port)
             assert not server.should_exit
@@ -81,7 +81,7 @@ def test_the_first_signal_drains_with_an_open_port_and_the_second_does_not_wait(
     assert reply.startswith(b"HTTP/1.1 200") and b"server:" not in reply
     assert waits == [30.0, 0.0]
     assert lines == [
-        "SIGTERM: draining, 30 s at most",
+        "SIGHUP: draining, 30 s at most",
         "SIGINT: draining, 0 s at most",
         "drained; requests cancelled: 2",
     ]

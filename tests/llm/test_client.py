@@ -336,10 +336,17 @@ async def test_what_only_the_configuration_can_mend_is_told_apart(status: int):
 
 
 def test_a_base_url_without_a_scheme_is_a_mistake():
-    with pytest.raises(
-        ConfigError, match=r"models\.big\.base_url: 'localhost:8002/v1' is not a URL"
-    ):
-        client_for(base_url="localhost:8002/v1")
+    not_one = r"models\.big\.base_url: not the address of a server"
+    for url in ("localhost:8002/v1", "http://a b/v1", "http://a..b/v1", "http:///v1", "http://h:x"):
+        with pytest.raises(ConfigError, match=not_one):
+            client_for(base_url=url)
+
+
+def test_a_password_in_a_base_url_is_refused_and_not_repeated():
+    for url in ("http://me:secret@host/v1", "https://secret@host", "me:secret@host:80/v1"):
+        with pytest.raises(ConfigError, match="a user or password in an address") as caught:
+            client_for(base_url=url)
+        assert "secret" not in str(caught.value)
 
 
 # Several servers, several keys.

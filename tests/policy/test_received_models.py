@@ -10,9 +10,11 @@ import pytest
 from tiny_policy import checkpoint, tiny_policy
 from transformers.utils.chat_template_utils import render_jinja_template
 
+from flowright.app.preflight_checks import check_model
 from flowright.config.grpo import GrpoSection
 from flowright.config.policy import PolicySection
 from flowright.core.errors import ConfigError, DataError, RunError, UserError
+from flowright.environments.registry import make_config
 from flowright.evaluation.trained_judge import find_judge, load_judge
 from flowright.grpo.checkpoint import load_weights, save_checkpoint
 from flowright.grpo.learner import Learner
@@ -187,6 +189,8 @@ def test_a_template_file_that_cannot_be_used_is_one_line(tmp_path: Path) -> None
             file.write_bytes(text)
         with pytest.raises(ConfigError, match=rf"^policy.chat_template: {file}: .*{why}") as error:
             load_tokenizer(checkpoint(), file)
+        with pytest.raises(ConfigError, match=why):  # before the embedded policy is made
+            check_model(make_config({"policy": {"chat_template": file}}))
         assert len(str(error.value).splitlines()) == 1
 
 

@@ -161,7 +161,7 @@ def _read(environment: Environment, data: Path | None) -> Sequence[Task]:
     if data is None:
         return ()
     tasks = environment.read_tasks(str(data))
-    check_count("--data", str(data), tasks)
+    check_count(f"--data: {data}", tasks)
     return tasks
 
 

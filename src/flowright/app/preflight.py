@@ -24,7 +24,6 @@ from flowright.app.preflight_checks import (
     with_steps,
 )
 from flowright.app.time_plan import fixed_data_lines, plan_lines, plan_run
-from flowright.config.llm import SIMULATED
 from flowright.config.policy import SMOLLM2, TINY
 from flowright.config.root import Config
 from flowright.core.command_line import say
@@ -46,10 +45,12 @@ LOOKED_AT = 32  # problems whose scaffolds are made
 
 @dataclass(slots=True)
 class Findings:
-    """Findings of a dry run: the plan as pairs, and one line per problem."""
+    """Findings of a dry run: the plan as pairs, a note on what is simulated, and one line per
+    problem."""
 
     plan: list[tuple[str, str]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    note: str = ""
 
     def check(self, what: str, inspect_run: Callable[[], str]) -> bool:
         """Add an entry of the plan, or the problems of its check; return True if there was none."""
@@ -68,8 +69,8 @@ def dry_run(config: Config, console: Console, resume: bool = False) -> int:
     for what, text in found.plan:
         if text:
             say(console, f"{what:<9} {text}")
-    if SIMULATED in config.models and not _has_fixed_data(config):
-        console.print("SIMULATED: the embedded server answers or judges", highlight=False)
+    if found.note:
+        say(console, found.note)
     if not found.problems:
         console.print("ready: everything that the run needs is there", highlight=False)
         return 0
@@ -95,7 +96,8 @@ def inspect_run(config: Config, resume: bool = False) -> Findings:
     if config.policy.sharded:
         found.check("sharded", lambda: _sharded(config))
     found.check("device", lambda: f"\n{' ' * 10}".join(look_at_device(config, demand)))
-    found.check("sampler", lambda: uvloop.run(check_samplers(config, with_adapter=True)))
+    if not config.section.samples_nothing(config):
+        found.check("sampler", lambda: uvloop.run(check_samplers(config, with_adapter=True)))
     for what, inspect_run in environment.checks():
         found.check(what, lambda inspect_run=inspect_run: uvloop.run(_line(inspect_run)))
     found.plan.append(("settings", _settings(config)))
@@ -112,6 +114,7 @@ def inspect_run(config: Config, resume: bool = False) -> Findings:
         found.check("plan", lambda: _plan(config, environment, tasks[0], bool(found.problems)))
     else:
         found.plan.append(("plan", "calls, tokens and time are planned once the data are there"))
+    found.note = environment.simulated_note()
     return found
 
 
@@ -257,8 +260,14 @@ def _gpus(config: Config) -> int:
 
 def _settings(config: Config) -> str:
     """Settings that depend on the device or on other keys."""
-    policy, grpo, nucleus = config.policy, config.grpo, ""
-    if policy.top_p < 1 and not _has_fixed_data(config):
+    policy, grpo = config.policy, config.grpo
+    computed = (
+        f"{policy.dtype}, gradient checkpointing {'on' if policy.gradient_checkpointing else 'off'}"
+    )
+    if _has_fixed_data(config):
+        return computed
+    nucleus = ""
+    if policy.top_p < 1:
         nucleus = (
             f"\n{' ' * 10}WARNING: policy.top_p {policy.top_p:g}: tokens outside the nucleus are "
             "never drawn, so they are never learned; ratios are to the learner's own "
@@ -266,9 +275,8 @@ def _settings(config: Config) -> str:
             "policy/nucleus_mass"
         )
     return (
-        f"{policy.dtype}, gradient checkpointing {'on' if policy.gradient_checkpointing else 'off'}"
-        f", rollouts {config.pipeline.max_staleness} steps ahead of the learner, off_policy "
-        f"{grpo.off_policy}, clip -{grpo.clip_low:g} +{grpo.clip_high:g}{nucleus}"
+        f"{computed}, rollouts {config.pipeline.max_staleness} steps ahead of the learner, "
+        f"off_policy {grpo.off_policy}, clip -{grpo.clip_low:g} +{grpo.clip_high:g}{nucleus}"
     )
 
 

@@ -27,6 +27,7 @@ from flowright.grpo.tables import (
     SCHEDULES,
 )
 from flowright.policy.base_models import look_for_smollm2, model_id, origin_of
+from flowright.policy.chat_templates import read_template
 from flowright.runs.checkpoints import find_damage, saved_checkpoints, sha256_of
 from flowright.runs.directory import check_checkpoints, check_path
 from flowright.runs.loggers import check_loggers
@@ -144,7 +145,9 @@ def check_run(config: Config, resume: bool) -> str:
 
 def check_model(config: Config) -> str:
     """Describe the policy's base model. Raises UserError if it must be made or installed first, as
-    far as that is known without the hub."""
+    far as that is known without the hub, and for a chat template that cannot be used."""
+    if config.policy.chat_template is not None:
+        read_template(config.policy.chat_template)
     folder = config.policy.warm_start.folder
     if folder is not None:
         return check_warm_start(config, folder)
@@ -252,20 +255,20 @@ def load_tasks(environment: Environment, batches: bool = True) -> TaskSets:
     DataError with a line per set that is too small."""
     tasks, config = environment.tasks(), environment.config
     size = config.grpo.prompts_per_step if batches else 1
-    refuse(
-        lambda: check_count("train_dataset", config.train_dataset, tasks.train, size),
-        lambda: check_count("val_dataset", config.val_dataset, tasks.val),
-    )
+    train, held_out = config.problems_from, config.held_out_from
+    if config.section.reads_datasets:
+        train, held_out = (f"train_dataset: {config.train_dataset}", f"val_dataset: {held_out}")
+    refuse(lambda: check_count(train, tasks.train, size), lambda: check_count(held_out, tasks.val))
     return tasks
 
 
-def check_count(key: str, name: str, tasks: Sequence[Task], least: int = 1) -> None:
-    """Raise DataError if ``key`` names no problem, or fewer than a step needs."""
+def check_count(source: str, tasks: Sequence[Task], least: int = 1) -> None:
+    """Raise DataError if the source has no problem, or fewer than a step needs."""
     if not tasks:
-        raise DataError(f"{key}: no problem in {name}")
+        raise DataError(f"{source}: no problem")
     if len(tasks) < least:
         counted = "1 problem" if len(tasks) == 1 else f"{len(tasks)} problems"
         raise DataError(
-            f"{key}: {counted} in {name}, fewer than a step's {least}; give more, or set "
+            f"{source}: {counted}, fewer than a step's {least}; give more, or set "
             f"grpo.prompts_per_step={len(tasks)}"
         )

@@ -7,9 +7,10 @@ may go on with another number of workers, or without Ray.
 
 import logging
 import os
+import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,10 @@ from urllib.parse import urlsplit
 from flowright.config.root import Config
 from flowright.core.checkout import child_environment
 from flowright.core.errors import ConfigError, PeerLost, RunError, UserError
+from flowright.core.network_faults import network_fault
+
+HEAD_SECONDS = 5.0
+"""Limit for the first contact with a cluster's head."""
 
 OBJECT_STORE_BYTES = 100 << 20
 """Object store of Ray, close to its minimum: no data of a run goes through it."""
@@ -33,7 +38,9 @@ def joined(address: str | None) -> Iterator[Any]:
         import ray  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise _not_installed(error) from error
-    where = _where(cluster_of(address, os.environ.pop("RAY_ADDRESS", "")))
+    cluster = cluster_of(address, os.environ.pop("RAY_ADDRESS", ""), os.environ.get("RAY_PORT", ""))
+    check_head(cluster)
+    where = _where(cluster)
     try:
         ray.init(**where, log_to_driver=False, logging_level=logging.WARNING)
     except Exception as error:
@@ -45,6 +52,54 @@ def joined(address: str | None) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
+
+
+def check_head(cluster: str | None) -> None:
+    """Raise ConfigError if nothing listens at a cluster's ``host:port``, for which Ray would wait
+    minutes in silence."""
+    host, _, port = (cluster or "").rpartition(":")
+    if not host or not port.isdigit() or "://" in host:
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), HEAD_SECONDS).close()
+    except (OSError, OverflowError, UnicodeError) as error:
+        why = network_fault(error, f"tcp://{cluster}", None) or error
+        raise ConfigError(
+            f"--ray: {cluster}: {why}; start the cluster (ray start --head --port {port}), or "
+            "change ray.address (RAY_ADDRESS)"
+        ) from None
+
+
+def shortage(
+    nodes: Sequence[Mapping[str, float]], wanted: Mapping[str, float], workers: int
+) -> str | None:
+    """Return what a cluster of these nodes lacks for the workers, each of which needs its resources
+    on one node; None if they fit."""
+    places = sum(
+        int(min(node.get(name, 0.0) / amount for name, amount in wanted.items())) for node in nodes
+    )
+    if places >= workers:
+        return None
+    has = ", ".join(f"{sum(node.get(name, 0.0) for node in nodes):g} {name}s" for name in wanted)
+    each = ", ".join(f"{amount:g} {name}s" for name, amount in wanted.items())
+    return (
+        f"--ray: {workers} workers of {each} each are asked for, and {places} fit into the cluster "
+        f"({has} on {len(nodes)} {'node' if len(nodes) == 1 else 'nodes'}); add nodes, or lower "
+        "ray.workers, ray.gpus_per_worker (0: on CPUs) or ray.cpus_per_worker"
+    )
+
+
+def _check_room(ray: Any, config: Config) -> None:
+    """Raise ConfigError if the cluster can never place the workers, and print a line if they wait
+    for others to end."""
+    wanted, workers = _resources(config), config.ray.workers
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if lacks := shortage(nodes, wanted, workers):
+        raise ConfigError(lacks)
+    free = ray.available_resources()
+    if short := [name for name, n in wanted.items() if free.get(name, 0.0) < n * workers]:
+        left = (f"{free.get(n, 0.0):g} of {wanted[n] * workers:g} {n}s" for n in short)
+        print(f"ray       waiting: {', '.join(left)} are free", flush=True)
 
 
 def _not_installed(error: ImportError) -> ConfigError:
@@ -75,7 +130,8 @@ def run_on_ray(
     name = f"{config.run.name}-{time.time_ns()}"
     records.mkdir(parents=True, exist_ok=True)
     fields = {**fields, "log": str(records / f"{name}.log")}
-    with joined(section.address):
+    with joined(section.address) as ray:
+        _check_room(ray, config)
         trainer = TorchTrainer(
             worker,
             train_loop_config=fields,
@@ -121,15 +177,18 @@ def _echo(path: Path) -> Iterator[None]:
         thread.join()
 
 
-def cluster_of(address: str | None, ray_address: str) -> str | None:
+def cluster_of(address: str | None, ray_address: str, port: str = "") -> str | None:
     """The cluster to join, as ray.init has it: of the configuration, else that of the variable
     RAY_ADDRESS; None for a new one. Of a dashboard's address the host is taken, which is the
-    head's, with Ray's own port. (The variable is not left to ray.init: it would outdo ``auto``.)"""
+    head's, with the ``port`` of RAY_PORT or Ray's own. (The variable is not
+    left to ray.init: it would outdo ``auto``.)"""
     address = address or ray_address or None
     if address is None or not address.startswith(("http://", "https://")):
         return address
     host = urlsplit(address).hostname
-    return "auto" if host in ("localhost", "127.0.0.1", None) else f"{host}:6379"
+    if host in ("localhost", "127.0.0.1", None):
+        return f"127.0.0.1:{port}" if port else "auto"
+    return f"{host}:{port or 6379}"
 
 
 def _where(address: str | None) -> dict[str, Any]:

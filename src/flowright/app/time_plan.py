@@ -280,7 +280,7 @@ def _table(plan: TimePlan) -> list[str]:
     total = plan.total
     rows = [("", "a step", "the run")]
     for name in FIGURES:
-        if name in total:
+        if total.get(name):
             most = "up to " if name in plan.bounds else ""
             step, run = (f"{most}{amount(some[name])}" for some in (plan.step, total))
             rows.append((name.replace("_", " "), step, run))
@@ -289,7 +289,7 @@ def _table(plan: TimePlan) -> list[str]:
 
 def _time(plan: TimePlan) -> list[str]:
     """Lines on the time and the stages of a step, or on the keys that are missing."""
-    stages = [s for s in ("sample", "update", "rollout") if s in plan.seconds]
+    stages = [s for s in ("sample", "update", "rollout") if plan.seconds.get(s)]
     each = ", ".join(f"{stage} {duration(plan.seconds[stage])}" for stage in stages)
     if "seconds" in plan.total:
         return [f"time: {_sum(plan)}", f"a step takes {duration(plan.seconds['step'])}: {each}"]

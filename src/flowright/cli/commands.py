@@ -12,7 +12,7 @@ from pathlib import Path
 
 from flowright import __version__
 from flowright.cli import datasets, instructions, judges, runs, serving, training_files
-from flowright.core.command_line import run_command
+from flowright.core.command_line import run_command, signals_as_interrupts
 from flowright.core.plugins import guarded_imports, suggest
 
 PROGRAM = "flowright"
@@ -23,7 +23,8 @@ class Command:
     """One subcommand; the docstring of ``run`` is its help.
 
     ``signals``: False where the command handles SIGINT and SIGTERM itself; ``stopped`` is then
-    printed after Ctrl-C. ``opens_runs``: it may get its configuration from a run, and has --trust.
+    printed after Ctrl-C, SIGTERM or SIGHUP. ``opens_runs``: it may get its configuration from a
+    run, and has --trust.
     """
 
     run: Callable[[argparse.Namespace], int]
@@ -136,14 +137,15 @@ def main(arguments: Sequence[str], program: str | None = PROGRAM) -> int:
         except SystemExit as end:  # --help, or a usage error that argparse has printed
             return int(end.code or 0)
         trusted = vars(options).pop("trust", False)
-        try:
-            with guarded_imports(trusted):
-                return command.run(options)
-        except KeyboardInterrupt:
+        with guarded_imports(trusted):
             if not command.stopped:
-                raise
-            print(command.stopped, file=sys.stderr)
-            return 130
+                return command.run(options)
+            with signals_as_interrupts() as status:
+                try:
+                    return command.run(options)
+                except KeyboardInterrupt:
+                    print(command.stopped, file=sys.stderr)
+                    return status()
 
     return run_command(work, signals=command.signals)
 

@@ -262,7 +262,7 @@ def score(options: argparse.Namespace) -> int:
     file, 3 if the judge is down, 130 after Ctrl-C.
     """
     with (
-        on_signal(lambda: "stopping; the same command goes on from here"),
+        on_signal(lambda: "the same command goes on from here"),
         progress_bars() as (bars, add),
     ):
         counts = _judge_file(options, bars, add)

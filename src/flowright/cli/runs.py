@@ -218,6 +218,7 @@ def add_monitor_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="URL",
+        type=address,
         help="show the load of this vLLM server, from its /metrics; may be repeated",
     )
     parser.add_argument(
@@ -235,6 +236,16 @@ def monitor(options: argparse.Namespace) -> int:
     given = vars(options)
     given.pop("environment")
     return monitor(given.pop("run"), **given)
+
+
+def address(text: str) -> str:
+    """The address of a server, as a type for argparse."""
+    from flowright.config.section import check_address
+
+    try:
+        return check_address(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def seconds(text: str) -> float:

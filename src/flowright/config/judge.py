@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from flowright.config.section import (
+    Address,
     Fraction,
     Name,
     NonNegative,
@@ -28,7 +29,7 @@ WORDING = Names("wording", ("standard",))
 class JudgeServiceSection(Section):
     """A judge service and its limits."""
 
-    judge_url: str = Field(pattern=r"^https?://\S+$")
+    judge_url: Address
     """Address, such as http://localhost:8888."""
     api_key: str | None = Field(default=None, exclude=True)  # kept out of config.json
     """Key, if the service requires one; better `${NAME}`."""
@@ -170,7 +171,7 @@ class TrainedJudgeSection(Section):
     `base_url` is set."""
     base: Name | None = None
     """Base model of an adapter, if its files name another."""
-    base_url: str | None = Field(default=None, pattern=r"^https?://\S+$")
+    base_url: Address | None = None
     """OpenAI-compatible server of a judge that writes; `folder` defines its prompts."""
     model_name: Name | None = None
     """Model name on that server. Default: `folder`."""

@@ -49,7 +49,7 @@ class _NotYaml(Exception):
 def _parse(text: str) -> Any:
     """A YAML value. Raises :class:`_NotYaml`."""
     try:
-        return yaml.load(text, _Loader)
+        return _bounded(yaml.load(text, _Loader))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         why = getattr(error, "problem", None) or str(error)
@@ -58,6 +58,26 @@ def _parse(text: str) -> Any:
         raise _NotYaml(str(error)) from None
     except RecursionError:
         raise _NotYaml("too deeply nested") from None
+
+
+_MOST_VALUES = 100_000
+
+
+def _bounded(data: Any) -> Any:
+    """Return a value of YAML. Raises :class:`_NotYaml` where its anchors make it too large."""
+    waiting, left = [data], _MOST_VALUES
+    while waiting:
+        value = waiting.pop()
+        inner = value.values() if isinstance(value, dict) else value
+        if isinstance(value, dict | list | set):
+            waiting += inner
+            left -= len(value)
+        if left < 0:
+            raise _NotYaml(
+                f"a value that holds itself, or anchors for more than {_MOST_VALUES:,} values; "
+                "write them out"
+            )
+    return data
 
 
 _TYPES = {
@@ -113,7 +133,7 @@ def read_yaml(
         line = f":{error.line}" if error.line else ""
         raise ConfigError(f"{path}{line}: {error}") from None
     if data is None:
-        data = {}
+        raise ConfigError(f"{path}: no key in it; {{}} stands for the defaults")
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: the top level is a {type(data).__name__}, not a mapping")
     return expand(data, environment, str(path)) if expanded else data
@@ -122,10 +142,7 @@ def read_yaml(
 def expand(data: Mapping[str, Any], environment: Mapping[str, str], source: str) -> dict[str, Any]:
     """A mapping with its variables replaced. Raises ConfigError for those that are not set."""
     problems: list[str] = []
-    try:
-        found = _expand(dict(data), environment, source, "", problems)
-    except RecursionError:  # a: &a {b: *a}
-        raise ConfigError(f"{source}: a value that holds itself; write it out") from None
+    found = _expand(dict(data), environment, source, "", problems)
     if problems:
         raise ConfigError(*problems)
     return found
@@ -268,6 +285,9 @@ def _assign(data: dict[str, Any], keys: list[str], value: Any) -> None:
     data[keys[-1]] = value
 
 
+_USER = re.compile(r"(?<=//)\S*@|(?<=')(?!\w+://)[^\s/]*:\S*@")  # of an address, with the password
+
+
 def explain(root: type[BaseModel], detail: Mapping[str, Any]) -> list[str]:
     """Return the lines on one mistake: several for a section of another trainer's."""
     location = [str(part) for part in detail["loc"]]
@@ -282,7 +302,7 @@ def explain(root: type[BaseModel], detail: Mapping[str, Any]) -> list[str]:
     message = message[0].lower() + message[1:]
     given = detail.get("input")
     showable = isinstance(given, str | int | float | bool) and "api_key" not in location
-    shown = f" (got {given!r})" if showable else ""
+    shown = _USER.sub("...@", f" (got {given!r})") if showable else ""
     return [f"{key}: {message}{shown}" if key else f"{message}{shown}"]
 
 

@@ -1,6 +1,5 @@
 """The keys of `policy`: the model that is trained, its adapter, and who samples from it."""
 
-import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,6 +14,7 @@ from flowright.config.section import (
     PositiveFloat,
     Seconds,
     Section,
+    check_address,
 )
 
 
@@ -162,10 +162,10 @@ class VllmSection(Section):
     @field_validator("base_urls")
     @classmethod
     def _check_addresses(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
-        wrong = [url for url in urls if not re.fullmatch(r"https?://\S+", url)]
-        if wrong or not urls or len({*urls}) < len(urls):
-            raise ValueError(f"different URLs such as http://localhost:8003/v1, not {list(urls)}")
-        return tuple(url.rstrip("/") for url in urls)
+        found = tuple(check_address(url).rstrip("/") for url in urls)
+        if not found or len({*found}) < len(found):
+            raise ValueError(f"different URLs such as http://localhost:8003/v1, not {list(found)}")
+        return found
 
 
 class PolicySection(Section):

@@ -53,6 +53,8 @@ class EnvironmentSection(Section):
     key: ClassVar[str] = ""
     plan_keys: ClassVar[Sequence[str]] = ()
     """Further keys in which a run and the earlier one that it is planned by should agree."""
+    reads_datasets: ClassVar[bool] = False
+    """True if tasks are those of ``train_dataset`` and ``val_dataset``."""
 
     def check(self, config: "Config") -> None:
         """Raise ValueError, as ``key: message``, for settings that do not fit together."""
@@ -63,11 +65,15 @@ class EnvironmentSection(Section):
 
     def problems_from(self, config: "Config") -> str:
         """Return the source of the tasks, for people."""
-        return f"{config.train_dataset}, {config.val_dataset} held out"
+        if self.reads_datasets:
+            return f"{config.train_dataset}, {config.val_dataset} held out"
+        return f"environment {config.environment}"
 
     def held_out_from(self, config: "Config") -> str:
         """Return the source of the tasks that an evaluation measures by, for people."""
-        return config.val_dataset
+        if self.reads_datasets:
+            return config.val_dataset
+        return f"held out of {self.problems_from(config)}"
 
     def judge_model(self, config: "Config") -> str | None:
         """Return the name of the model that judges; None if rules or a service do."""

@@ -1,5 +1,6 @@
 """The keys of `run`: where a run is kept."""
 
+import re
 from pathlib import Path
 from typing import Literal
 
@@ -24,7 +25,7 @@ Logger = Literal["tensorboard", "wandb", "mlflow", "trackio"]
 class RunSection(Section):
     """The run directory and its contents."""
 
-    name: str = Field(default="run", pattern=r"^\w[^/\x00-\x1f\x7f]*$")
+    name: str = "run"
     """Run directory under `output_dir`."""
     output_dir: Path = Path("outputs")
     """Folder of run directories."""
@@ -43,6 +44,16 @@ class RunSection(Section):
     or `val/judge`."""
     keep_logprobs: bool = False
     """Keep sampled tokens with their log-probabilities by sampler and learner."""
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, name: str) -> str:
+        if not re.fullmatch(r"\w[^/\x00-\x1f\x7f]*", name) or len(name.encode()) > 200:
+            raise ValueError(
+                "the name of a folder under output_dir: it begins with a letter, a digit or _, has "
+                "no / and at most 200 bytes"
+            )
+        return name
 
     @field_validator("loggers")
     @classmethod

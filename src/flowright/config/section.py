@@ -2,8 +2,16 @@
 
 from collections.abc import Sequence
 from typing import Annotated, Any, get_args
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+)
 
 Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
@@ -12,6 +20,28 @@ PositiveFloat = Annotated[float, Field(gt=0)]
 Seconds = PositiveFloat
 Name = Annotated[str, Field(min_length=1)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+def check_address(url: str) -> str:
+    """Return a server's address. Raises ValueError, which does not repeat it, for others, and for
+    one with a user or password: records and messages show addresses."""
+    scheme, _, rest = url.partition("://")
+    if "@" in rest or "@" in url.partition("/")[0]:
+        raise ValueError(
+            "a user or password in an address would stand in records and messages; leave them out, "
+            "and give the server's key as api_key"
+        )
+    try:
+        parts = urlsplit(url)
+        is_one = bool(parts.hostname and parts.hostname.encode("idna")) and parts.port != 0
+    except ValueError:  # a host or a port that cannot be
+        is_one = False
+    if scheme not in ("http", "https") or not is_one or not rest.isprintable() or " " in rest:
+        raise ValueError("not the address of a server, such as http://localhost:8000/v1")
+    return url
+
+
+Address = Annotated[str, AfterValidator(check_address)]
 
 
 class Section(BaseModel):

@@ -89,6 +89,7 @@ _SENTENCES = {
     "addresses and keys of models are in the file that llm.file names": (
         "models api_key base_url api_type no_proxy openai_api_key openai_base_url"
     ),
+    "of a judge service, which is no run: flowright judge serve --config FILE": "server trained",
     "nothing is offloaded: a smaller grpo.micro_batch_tokens, policy.quantised and policy.sharded "
     "save memory": (
         "cpu_offload param_offload optimizer_offload offload_policy offload_params "

@@ -200,6 +200,29 @@ def _handled_signals() -> Iterator[None]:
                 signal.signal(number, handler)
 
 
+@contextmanager
+def signals_as_interrupts() -> Iterator[Callable[[], int]]:
+    """Answer SIGTERM and SIGHUP as Ctrl-C, where an event loop ends at that; yield the exit status
+    of the signal that came."""
+    received = signal.SIGINT
+
+    def interrupt(number: int, _: FrameType | None) -> None:
+        nonlocal received
+        leave_terminal(number)
+        received = signal.Signals(number)
+        signal.raise_signal(signal.SIGINT)
+
+    if threading.current_thread() is threading.main_thread():
+        before = {n: signal.signal(n, interrupt) for n in stop_signals() if n != signal.SIGINT}
+    else:
+        before = {}
+    try:
+        yield lambda: 128 + received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def stop_signals() -> tuple[signal.Signals, ...]:
     """Return the signals that stop a command: SIGHUP unless it is ignored, as under ``nohup``."""
     ends = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN

@@ -5,7 +5,9 @@ import asyncio
 import resource
 import signal
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from threading import current_thread, main_thread
 from types import FrameType
 from typing import Any
 
@@ -13,6 +15,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from flowright.core.command_line import leave_terminal, stop_signals
 from flowright.core.errors import UserError
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
@@ -146,7 +149,7 @@ def quiet_server(app: Any, date_header: bool = True) -> uvicorn.Config:
 
 
 class DrainingServer(uvicorn.Server):
-    """uvicorn that drains at the first SIGTERM or SIGINT and stops at the second.
+    """uvicorn that drains at the first SIGTERM, SIGINT or SIGHUP and stops at the second.
 
     Its port stays open meanwhile, so that clients get an answer. ``drain`` waits for the running
     requests for a number of seconds, cancels the others and returns their count; ``say`` shows a
@@ -167,7 +170,20 @@ class DrainingServer(uvicorn.Server):
         self._loop = asyncio.get_running_loop()
         self._drains: list[asyncio.Task[None]] = []
 
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Hear SIGHUP, too, unless it is ignored."""
+        hears = current_thread() is main_thread() and signal.SIGHUP in stop_signals()
+        before = signal.signal(signal.SIGHUP, self.handle_exit) if hears else None
+        try:
+            with super().capture_signals():
+                yield
+        finally:
+            if hears:
+                signal.signal(signal.SIGHUP, before)
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        leave_terminal(sig)
         # A signal handler runs between any two instructions: the event loop does the work.
         self._loop.call_soon_threadsafe(self._start_drain, signal.Signals(sig).name)
 

@@ -25,6 +25,7 @@ from huggingface_hub.errors import (
 from huggingface_hub.file_download import http_get
 
 from flowright.core.errors import UserError
+from flowright.core.network_faults import network_fault, proxy_for
 from flowright.data.sources import File, Source
 from flowright.data.sources.dataset import hub_rows, other_names, sha256_of
 
@@ -102,6 +103,8 @@ class Web:
             return f"HTTP {error.response.status_code} {error.response.reason_phrase}"
         why = str(error).strip().partition("\n")[0] or type(error).__name__
         if type(error).__name__ in _UNREACHABLE:
+            address = f"https://{host}"
+            why = network_fault(error, address, proxy_for(address, None)) or why
             self._unreachable[host] = why = f"{host} can't be reached: {why}"
         elif isinstance(error, HTTPError):
             why += "; call again to go on"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from flowright.config.llm import SIMULATED
 from flowright.config.root import Config as RunConfig, EnvironmentSection
 from flowright.core.errors import ConfigError
 from flowright.data.contamination import TrainedOn
@@ -75,6 +76,9 @@ class Scaffold:
 
     messages: Sequence[Message]
     share: float | None = None
+
+
+SIMULATED_BY_ADDRESS = "SIMULATED: a simulated server is asked; its numbers are no claims"
 
 
 class Environment:
@@ -249,6 +253,15 @@ class Environment:
         """Return the names of the large models that rollouts ask, as the configuration has them, by
         role (``executor``, ``judge``); empty where that is not known."""
         return {}
+
+    def simulated_note(self) -> str:
+        """Return the line on the parts that the embedded server plays by the configuration; empty
+        if none."""
+        verbs = {"executor": "answers", "judge": "judges"}
+        played = [verb for role, verb in verbs.items() if SIMULATED in self.models().get(role, ())]
+        if not played:
+            return ""
+        return f"SIMULATED: the embedded server {' and '.join(played)}; its numbers are no claims"
 
     def counters(self) -> Sequence[Counters]:
         """Return the counters of its servers, for the metrics ``servers/*`` of a step."""

@@ -131,7 +131,9 @@ class RemoteJudge:
             if error.kind == "timeout":
                 return [f"{self.name}: no answer within {CONNECT_SECONDS:g} s"]
             why = error.message.removeprefix(f"{self.name}: ")
-            mend = "start the judge service or change judge_url"
+            mend = "change judge_url or the machine's settings"
+            if not error.final:
+                mend = "start the judge service or change judge_url"
             return [f"{self.name}: cannot be reached ({why}); {mend}"]
         if response.status in (404, 405):
             parts = self.name.split("/")

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, Self
 
 from flowright.config.llm import LlmSection, ModelEntry
+from flowright.config.section import check_address
 from flowright.core.errors import ConfigError, FailureError, Reason
 from flowright.core.plugins import suggest
 from flowright.llm.chat import (
@@ -60,10 +61,14 @@ class ChatClient:
         self.entry = entry
         self._role = "executor"
         self._section = section
-        urls = tuple(url.rstrip("/") for url in entry.base_urls)
         where = f"{section.file}: models.{name}.base_url"
-        if bad := [url for url in urls if not url.startswith(("http://", "https://"))]:
-            raise ConfigError(*(f"{where}: {url!r} is not a URL; write http://..." for url in bad))
+        for url in entry.base_urls:
+            try:
+                check_address(url)
+            except ValueError as error:
+                shown = "" if "@" in url else f" (got {url!r})"
+                raise ConfigError(f"{where}: {error}{shown}") from None
+        urls = tuple(url.rstrip("/") for url in entry.base_urls)
         keys = tuple(key or "sk-none" for key in entry.api_keys)
         folder = entry.tokenizer or tokenizer_folder(entry.model_name)
         if entry.tokenizer is not None and not tokens_of(folder):
@@ -195,7 +200,9 @@ class ChatClient:
                 late = f"no answer within {CONNECT_SECONDS:g} s"
                 return f"{where}: {late}; is the server still loading?"
             why = error.message.removeprefix(f"{url}: ")
-            mend = "start the server, wait until it has loaded, or change base_url"
+            mend = "change base_url or the machine's settings"
+            if not error.final:
+                mend = "start the server, wait until it has loaded, or change base_url"
             return f"{where}: cannot be reached ({why}); {mend}"
         if response.status in (404, 405, 501):
             found = await misplaced(url, self.entry.no_proxy, key, openai_ends(url))

@@ -1,4 +1,4 @@
-"""HTTP connections to servers, proxies, and errors by status.
+"""HTTP connections to servers, and errors by status.
 
 Built on ``aiohttp``: benchmarks/http_client.py compares its cost in the trainer's event loop with
 that of the ``openai`` package.
@@ -7,16 +7,21 @@ that of the ``openai`` package.
 import asyncio
 import email.utils
 import io
-import ipaddress
 import json
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from urllib.parse import urlsplit
-from urllib.request import getproxies
 
 import aiohttp
+
+from flowright.core.network_faults import (
+    NO_TLS,
+    TLS,
+    network_fault,
+    proxy_for,
+    proxy_named,
+    speaks_tls,
+)
 
 CONNECT_SECONDS = 10.0
 # Below the 5 s after which vLLM (uvicorn) closes an idle connection, so that ours is never the one
@@ -25,34 +30,6 @@ IDLE_SECONDS = 3.0
 MOST_BYTES = 64 << 20
 """Longest body of a response, decompressed; a streamed reply of 131,072 tokens has about 40 MB."""
 _LARGE_BODY = 1 << 20  # written in pieces, so that the loop goes on meanwhile
-
-
-def proxy_for(url: str, no_proxy: str | None) -> str | None:
-    """Return the proxy that the environment names for ``url``; None for a direct connection.
-
-    ``no_proxy`` is added to the environment's ``NO_PROXY``: host names, domain suffixes,
-    addresses, and networks such as ``10.0.0.0/8``. This machine itself is always reached directly.
-    """
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    proxies = getproxies()
-    proxy = proxies.get(parts.scheme) or proxies.get("all")
-    if not proxy or host == "localhost" or _within(host, "127.0.0.0/8") or _within(host, "::1/128"):
-        return None
-    excluded = f"{no_proxy or ''},{proxies.get('no', '')}".lower().replace(" ", "").split(",")
-    if "*" in excluded or any(_within(host, item) for item in excluded):
-        return None
-    names = [name for item in excluded if (name := item.lstrip("*."))]
-    if any(f".{at}".endswith(f".{n}") for n in names for at in (host, f"{host}:{parts.port}")):
-        return None
-    return proxy if "://" in proxy else f"http://{proxy}"
-
-
-def _within(host: str, network: str) -> bool:
-    try:
-        return ipaddress.ip_address(host) in ipaddress.ip_network(network, strict=False)
-    except ValueError:
-        return False
 
 
 @dataclass(eq=False)
@@ -107,6 +84,7 @@ class Connection:
         self, url: str, no_proxy: str | None, headers: Mapping[str, str] | None = None
     ) -> None:
         self._url = url
+        self._may_expect_tls = url.startswith("http://")  # until its first reply
         self._headers = {"Content-Type": "application/json", "User-Agent": "flowright"}
         self._headers |= headers or {}
         self._proxy = proxy_for(url, no_proxy)
@@ -134,17 +112,37 @@ class Connection:
                     allow_redirects=False,
                 ) as response,
             ):
+                if response.status == 407 and self._proxy is not None:
+                    asks = f"{proxy_named(self._url, self._proxy)} asks for a user and a password"
+                    raise RequestError("unreachable", f"{self._url}: {asks}", final=True)
+                self._may_expect_tls = False
                 return Response(response.status, response.headers, await self._body(response))
         except aiohttp.ConnectionTimeoutError:  # before TimeoutError, which it also is
             kind, what = "timeout", f"no connection within {CONNECT_SECONDS:g} s"
         except TimeoutError:
             kind, what = "timeout", f"no reply within {round(seconds, 3):g} s"
-        except aiohttp.ClientConnectorError as error:  # only the message of the system
-            number = error.os_error.errno
-            kind, what = "unreachable", os.strerror(number) if number else str(error)
         except aiohttp.ClientError as error:
-            kind, what = "connection", str(error) or type(error).__name__
+            away = isinstance(error, aiohttp.ClientConnectorError | aiohttp.ClientHttpProxyError)
+            kind = "unreachable" if away else "connection"
+            what = self._fault(error)
+            if not away and self._may_expect_tls:
+                self._may_expect_tls = False
+                what = TLS if await asyncio.to_thread(speaks_tls, self._url) else what
+            lasts = isinstance(error, aiohttp.ClientConnectorCertificateError)
+            lasts = lasts or what in (NO_TLS, TLS)
+            raise RequestError(kind, f"{self._url}: {what}", final=lasts) from None
         raise RequestError(kind, f"{self._url}: {what}")
+
+    def _fault(self, error: aiohttp.ClientError) -> str:
+        if self._proxy is not None:
+            proxy = proxy_named(self._url, self._proxy)
+            if isinstance(error, aiohttp.ClientHttpProxyError):
+                return f"{proxy} answers {error.status} {error.message}".rstrip()
+            if isinstance(error, aiohttp.InvalidURL):
+                return f"{proxy} has no valid address"
+        # Some of aiohttp's are an ssl.SSLError by name alone.
+        found = network_fault(error.__cause__ or error.__context__ or error, self._url, self._proxy)
+        return found or str(error) or type(error).__name__
 
     async def _body(self, response: aiohttp.ClientResponse) -> bytes:
         body = bytearray()

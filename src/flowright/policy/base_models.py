@@ -23,6 +23,7 @@ from flowright.config.policy import SMOLLM2
 from flowright.core.checkout import here
 from flowright.core.errors import UserError
 from flowright.core.files import atomic_directory, in_turn, open_regular, write_json
+from flowright.core.network_faults import network_fault, proxy_for
 from flowright.llm.control_tokens import tokenizer_folder
 from flowright.runs.checkpoints import sha256_of
 
@@ -167,8 +168,8 @@ def from_hub() -> str:
 
 def is_cached(name: str) -> bool:
     """Return whether a model of the hub is in the Hugging Face cache already. Raises OSError with
-    the kind of error if it is not, and the hub cannot be asked for it."""
-    from huggingface_hub import HfApi, try_to_load_from_cache
+    the cause if it is not, and the hub cannot be asked for it."""
+    from huggingface_hub import HfApi, constants, try_to_load_from_cache
     from huggingface_hub.errors import (
         HfHubHTTPError,
         HFValidationError,
@@ -181,7 +182,9 @@ def is_cached(name: str) -> bool:
     try:
         HfApi().model_info(name, timeout=10)
     except (HfHubHTTPError, HFValidationError, HTTPError, OSError) as error:
-        raise OSError(type(error).__name__) from error
+        hub = constants.ENDPOINT
+        cause = network_fault(error, hub, proxy_for(hub, None))
+        raise OSError(cause or type(error).__name__) from error
     return False
 
 

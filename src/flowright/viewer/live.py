@@ -15,7 +15,6 @@ import termios
 import threading
 import time
 import tty
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -31,6 +30,7 @@ from rich.text import Text
 from flowright.core.checkout import here
 from flowright.core.errors import RunError
 from flowright.core.formatting import percent
+from flowright.core.network_faults import TLS, network_fault, proxy_for, speaks_tls
 from flowright.core.report import Fact
 from flowright.core.untrusted import one_line
 from flowright.runs.run_files import newest_run, read_state, rollout_steps
@@ -129,12 +129,16 @@ def load_of(url: str, health: Health) -> Fact:
 def ask(url: str) -> Health:
     """Read the health of the server at a base URL, with or without ``/v1``."""
     address = url.rstrip("/").removesuffix("/v1") + "/metrics"
+    proxy = proxy_for(address, None)
+    handler = urllib.request.ProxyHandler({url.partition(":")[0]: proxy} if proxy else {})
     try:
-        with urllib.request.urlopen(address, timeout=SECONDS) as answer:
+        with urllib.request.build_opener(handler).open(address, timeout=SECONDS) as answer:
             return read_metrics_page(answer.read(_MOST_BYTES).decode("utf-8", "replace"))
     except (OSError, ValueError) as error:
-        reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        return Health(trouble=str(reason) or type(error).__name__)
+        trouble = network_fault(error, address, proxy)
+        if isinstance(error, ConnectionError) and speaks_tls(address):
+            trouble = TLS
+        return Health(trouble=trouble or str(error) or type(error).__name__)
 
 
 def read_metrics_page(text: str) -> Health:

@@ -43,19 +43,17 @@ from flowright.viewer.sections import LEARNER
 from flowright.viewer.snapshot import (
     AGREEMENT,
     CUT,
-    OF_DATA,
     QUIET_SECONDS,
     RECENT,
     Snapshot,
+    all_held_out,
     eta_seconds,
     failures,
-    held_out,
     is_ours,
     kinds,
     last,
     rollout_seconds,
     stage_seconds,
-    validated,
 )
 from flowright.viewer.trust import traffic
 
@@ -263,10 +261,8 @@ class Panels:
 
     def _held_out(self) -> list[Text]:
         """The held-out figure, and the validation of fixed data."""
-        main = held_out(self.snapshot)
-        others = [validated(self.snapshot, m) for m in OF_DATA if main and m is not main.measured]
         rows: list[Text] = []
-        for found in filter(None, (main, *others)):
+        for found in all_held_out(self.snapshot):
             form = found.measured.form
             evaluated = found.where.startswith("evaluation")
             row = _label("held out" if evaluated else found.measured.label)

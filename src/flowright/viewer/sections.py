@@ -36,19 +36,17 @@ from flowright.environments.display import Mix
 from flowright.runs.alarm import DRIFT
 from flowright.viewer.snapshot import (
     CUT,
-    OF_DATA,
     HeldOut,
     Snapshot,
+    all_held_out,
     edge,
     first,
-    held_out,
     kinds,
     last,
     rollout_seconds,
     some_steps,
     stage_seconds,
     trend,
-    validated,
 )
 
 COLOURS = ("c1", "c2", "c3", "c4", "c5", "c6")
@@ -159,7 +157,7 @@ def some(section: ReportSection) -> ReportSection | None:
 def tiles(snapshot: Snapshot) -> list[Tile]:
     """The first screen."""
     shown = [
-        *_held_out(snapshot),
+        *map(_held_out_tile, all_held_out(snapshot)),
         _drift(snapshot),
         _change(snapshot, "Training loss", "train/loss", "{:.3f}".format),
         _change(snapshot, "Training accuracy", "train/accuracy", percent),
@@ -170,13 +168,6 @@ def tiles(snapshot: Snapshot) -> list[Tile]:
         _time(snapshot),
     ]
     return [found for found in shown if found is not None]
-
-
-def _held_out(snapshot: Snapshot) -> list[Tile]:
-    """Untrained and trained on held-out problems; of fixed data the validation, too."""
-    main = held_out(snapshot)
-    found = [main, *(validated(snapshot, m) for m in OF_DATA if main and m is not main.measured)]
-    return [_held_out_tile(each) for each in found if each is not None]
 
 
 def _held_out_tile(found: HeldOut) -> Tile:

@@ -464,6 +464,15 @@ def held_out(snapshot: Snapshot) -> HeldOut | None:
     return validated(snapshot, measured)
 
 
+def all_held_out(snapshot: Snapshot) -> list[HeldOut]:
+    """Return that figure and, of a run on fixed data, its validation."""
+    found = held_out(snapshot)
+    if found is None:
+        return []
+    others = (validated(snapshot, each) for each in OF_DATA if each is not found.measured)
+    return [found, *filter(None, others)]
+
+
 def validated(snapshot: Snapshot, measured: Measured) -> HeldOut | None:
     """Return the first and the last validation."""
     course = snapshot.series(f"val/{measured.key}")

@@ -161,7 +161,7 @@ class InstructionsSection(EnvironmentSection):
         return f"{files or 'a known rule (synthetic)'}, rewarded by {self.reward}"
 
     def held_out_from(self, config: Config) -> str:
-        return ", ".join(self.val_files) or f"held out of {self.problems_from(config)}"
+        return ", ".join(self.val_files) or super().held_out_from(config)
 
     def judge_model(self, config: Config) -> str | None:
         return None if self.reward == "constraints" else super().judge_model(config)

@@ -16,6 +16,7 @@ from flowright.criteria.rubrics.scaffolding import Schedule, scaffolded, shown_i
 from flowright.data.contamination import TrainedOn
 from flowright.data.task import Task
 from flowright.environments.base import (
+    SIMULATED_BY_ADDRESS,
     Baseline,
     Demonstration,
     Scaffold,
@@ -169,6 +170,11 @@ class InstructionsEnvironment(RowEnvironment[InstructionsSection]):
         judge = self._open.judge
         return SIMULATED in self.config.models or (judge is not None and judge.simulated)
 
+    def models(self) -> Mapping[str, Sequence[str]]:
+        """No executor is asked, and a judge unless checkers decide."""
+        names = () if self._section.reward == "constraints" else self.config.judge_names
+        return {"executor": (), "judge": names}
+
     def counters(self) -> Sequence[Counters]:
         return self._open.counters
 
@@ -195,7 +201,7 @@ class InstructionsEnvironment(RowEnvironment[InstructionsSection]):
         if self._open.sandbox is not None:
             lines.append(f"sandbox   {self._open.sandbox.isolation}")
         if self.simulated:
-            lines.append("SIMULATED: the embedded server judges; its numbers are no claims")
+            lines.append(self.simulated_note() or SIMULATED_BY_ADDRESS)
         return lines
 
     def planned_calls(self, train: Sequence[Task]) -> Mapping[str, float]:

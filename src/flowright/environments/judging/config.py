@@ -135,7 +135,11 @@ class JudgingSection(EnvironmentSection):
 
     def held_out_from(self, config: Config) -> str:
         files = ", ".join(map(str, self.val_files))
-        return files or f"held out of {self.problems_from(config)}"
+        return files or super().held_out_from(config)
+
+    def models(self, config: Config) -> frozenset[str]:
+        """Return no names: the labels of the data reward."""
+        return frozenset()
 
     def samples_nothing(self, config: Config) -> bool:
         loss = config.grpo.loss

@@ -296,6 +296,10 @@ class JudgingEnvironment(RowEnvironment[JudgingSection]):
         reply = reply_text(thought, verdict, sure)
         return reply.removeprefix("<think>") if self._section.opened_thought else reply
 
+    def planned_calls(self, train: Sequence[Task]) -> Mapping[str, float]:
+        """No server is asked."""
+        return {"executor": 0.0, "judge": 0.0}
+
     def trained_on(self) -> TrainedOn | None:
         return trained_on(self._sets, self._section) if self._sets else None
 

@@ -50,9 +50,6 @@ class PresentationSection(EnvironmentSection):
     def problems_from(self, config: Config) -> str:
         return f"small questions (planted, simulated), rewarded by {self.reward}"
 
-    def held_out_from(self, config: Config) -> str:
-        return f"held out of {self.problems_from(config)}"
-
     def models(self, config: Config) -> frozenset[str]:
         """Return no names: no server answers or judges."""
         return frozenset()

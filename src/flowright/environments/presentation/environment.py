@@ -120,8 +120,10 @@ class PresentationEnvironment(Environment):
         lines = [f"reward    {about['reward']}    planted biases  {about['biases']}"]
         if self.config.own(PresentationSection).failures == "zero":
             lines.append("WARNING: an attempt that the judge failed on is scored 0, as asked for")
-        lines.append("SIMULATED: questions, answers and judge are planted; no number is a claim")
-        return lines
+        return [*lines, self.simulated_note()]
+
+    def simulated_note(self) -> str:
+        return "SIMULATED: questions, answers and judge are planted; no number is a claim"
 
     def planned_calls(self, train: Sequence[Task]) -> Mapping[str, float]:
         """No server is asked."""

@@ -10,6 +10,7 @@ class WorkflowConfig(WorkflowSection, EnvironmentSection):
     __doc__ = WorkflowSection.__doc__
 
     key: ClassVar[str] = "workflow"
+    reads_datasets: ClassVar[bool] = True
 
     def check(self, config: Config) -> None:
         if config.judge.ask in ("pairwise", "rubric"):

@@ -18,7 +18,13 @@ from flowright.data.mixture import tasks_by_kind
 from flowright.data.sources import Split
 from flowright.data.splits import Splits, check_disjoint
 from flowright.data.task import KINDS, Problem, Task
-from flowright.environments.base import Baseline, Demonstration, Environment, TaskSets
+from flowright.environments.base import (
+    SIMULATED_BY_ADDRESS,
+    Baseline,
+    Demonstration,
+    Environment,
+    TaskSets,
+)
 from flowright.environments.rollout import Completion, Rollout, means, outcome_metrics
 from flowright.environments.workflow.baselines import (
     built_in_baselines,
@@ -287,9 +293,7 @@ class WorkflowEnvironment(Environment):
                     "the style of their own; compare judge/drift with another family's"
                 )
         if self.simulated:
-            lines.append(
-                "SIMULATED: the embedded server answers and judges; its numbers are no claims"
-            )
+            lines.append(self.simulated_note() or SIMULATED_BY_ADDRESS)
         return lines
 
     def checks(self) -> Sequence[tuple[str, Callable[[], Awaitable[str]]]]:

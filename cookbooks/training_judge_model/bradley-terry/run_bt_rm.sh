@@ -1,0 +1,1 @@
+../../../scripts/judge_training/run_bradley_terry.sh
