@@ -343,7 +343,7 @@ async def _measured(evaluation: Evaluation, console: Console) -> Comparison:
     await on_model_thread(_check, policy, config)
     await check_samplers(config)
     async with AsyncExitStack() as opened:
-        known = [*tasks.val, *evaluation.problems]
+        known = [*tasks.val, *evaluation.problems, *evaluation.selection]
         await opened.enter_async_context(environment.open(known))
         evaluator, text = _evaluator(config, environment, policy), open_text(config, policy)
         keep = partial(keep_attempts, evaluation.ledger, environment, EVALUATION)

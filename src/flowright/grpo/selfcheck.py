@@ -28,6 +28,7 @@ from flowright.policy.lora import LoraLinear
 from flowright.policy.model import Policy
 from flowright.policy.prefix.tree import SHORTEST_TEMPLATE, chunks
 from flowright.policy.sampling import Sampling
+from flowright.policy.tuning import CastWeight
 
 TOLERANCE = 1e-3
 """Largest difference of a gradient in float32 over its largest entry."""
@@ -166,13 +167,19 @@ def _in_float32(policy: Policy) -> Iterator[None]:
     parts = [module for name, module in decoder.named_children() if module is not embedding]
     weights = [p for part in parts for p in part.parameters() if p.dtype != torch.float32]
     halves = [weight.data for weight in weights]
+    casts = [m for part in parts for m in part.modules() if isinstance(m, CastWeight)]
+    dtypes = [cast.dtype for cast in casts]
     hook = embedding.register_forward_hook(lambda _, __, output: output.float())
     try:
         for weight in weights:
             weight.data = weight.data.float()
+        for cast in casts:
+            cast.dtype = torch.float32
         yield
     finally:
         hook.remove()
+        for cast, dtype in zip(casts, dtypes, strict=True):
+            cast.dtype = dtype
         for weight, half in zip(weights, halves, strict=True):
             weight.data = half
 

@@ -184,7 +184,7 @@ def add_adapter(base: Any, section: PolicySection, seed: int) -> LoraTuning:
     return LoraTuning(model)
 
 
-class _Weight(nn.Module):
+class CastWeight(nn.Module):
     """A trained weight as the model multiplies by it: the float32 original in the model's
     precision, or another tensor ``instead``."""
 
@@ -192,10 +192,10 @@ class _Weight(nn.Module):
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
-        self._dtype = dtype
+        self.dtype = dtype
 
     def forward(self, original: Tensor) -> Tensor:
-        return original.to(self._dtype) if self.instead is None else self.instead
+        return original.to(self.dtype) if self.instead is None else self.instead
 
 
 class FullTuning:
@@ -213,7 +213,7 @@ class FullTuning:
     def __init__(self, base: Any, tokenizer: PreTrainedTokenizerBase) -> None:
         self.model = base
         self._tokenizer = tokenizer
-        self._weights: dict[str, tuple[_Weight, nn.Parameter]] = {}
+        self._weights: dict[str, tuple[CastWeight, nn.Parameter]] = {}
         self._before: dict[str, Tensor] = {}
         base.requires_grad_(False)
         head = base.get_output_embeddings()
@@ -226,7 +226,7 @@ class FullTuning:
             for name, parameter in [*module.named_parameters(recurse=False)]:
                 full = f"{path}.{name}" if path else name
                 self._before[full] = parameter.detach().to("cpu", copy=True)
-                weight = _Weight(parameter.dtype)
+                weight = CastWeight(parameter.dtype)
                 parameter.data = parameter.data.float()
                 parametrize.register_parametrization(module, name, weight, unsafe=True)
                 self._weights[full] = (weight, parameter.requires_grad_())
