@@ -194,20 +194,24 @@ def _tokenizer(config: Config) -> Tokenizer | None:
 
 def _policy(config: Config) -> str:
     name, about = config.strategy_model, check_model(config)
+    if config.policy.warm_start.folder or name == SMOLLM2:
+        found = f"{name}: {about}"
+    elif name == TINY:
+        found = "tiny: embedded, cold-started on this machine at the first run"
+    elif Path(name).is_dir():
+        found = name
+    else:
+        found = f"{name} ({_on_hub(name)})"  # asked once, before transformers asks again and again
     if (at_hand := model_at_hand(config)) is not None:
         with suppress(OSError, ValueError):  # reported when it is loaded
             load_config(at_hand)
             load_tokenizer(at_hand, config.policy.chat_template, local_files_only=True)
-    if config.policy.warm_start.folder or name == SMOLLM2:
-        return f"{name}: {about}"
-    if name == TINY:
-        return "tiny: embedded, cold-started on this machine at the first run"
-    if Path(name).is_dir():
-        return name
+    return found
+
+
+def _on_hub(name: str) -> str:
     try:
-        return (
-            f"{name} ({'in the Hugging Face cache' if is_cached(name) else 'will be downloaded'})"
-        )
+        return "in the Hugging Face cache" if is_cached(name) else "will be downloaded"
     except OSError as error:
         raise UserError(
             f"strategy_model: {name} is neither a folder, nor in the Hugging Face cache, nor can "
