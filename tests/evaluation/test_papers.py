@@ -3,7 +3,7 @@
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +96,9 @@ def test_ours_stands_below_others_with_its_interval_and_a_missing_dataset_is_emp
     assert "| ours: trained policy | 90.0 (85-95), n=1055 |  | -, n=3 |  |  |  |  |" in lines
     assert "Ours has no problems of MATH, MBPP, HotpotQA, DROP." in table.notes
     assert any(note.startswith("Repetitions of ours: 3 a problem") for note in table.notes)
+    drawn = replace(row, group="baseline", outcomes=((1.0, 0.0),))
+    (fixed,) = paper_table(evaluation([drawn]), REAL, AFLOW_SPLIT, samples=3).ours
+    assert fixed.repetitions == 2, "as many as the row has"
     assert "mmlu" not in table.markdown()
 
 

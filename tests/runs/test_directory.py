@@ -145,12 +145,14 @@ def test_a_resumed_run_forgets_what_came_later_of_held_out_problems_too(tmp_path
             run.record(step, {})
             run.keep_rollouts(step, [{"step": step}], "validation")
         run.keep_rollouts(4, [{"step": 4}], "evaluation")
+        run.keep_rollouts(1, [{"step": 1}], "baselines")  # the first baseline, at the end of all
     with opened(tmp_path, resume=True) as run:
         run.resume_after(2)
     assert rollout_steps(tmp_path / "validation") == [0, 2]
     assert rollout_steps(tmp_path / "evaluation") == []
     (kept,) = (tmp_path / "replaced").iterdir()
     assert rollout_steps(kept / "validation") == rollout_steps(kept / "evaluation") == [4]
+    assert rollout_steps(tmp_path / "baselines") == [] and rollout_steps(kept / "baselines") == [1]
     assert rollout_steps(tmp_path) == rollout_steps(kept) == []
 
 

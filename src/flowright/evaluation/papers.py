@@ -213,18 +213,23 @@ def paper_table(
 ) -> PaperTable:
     """Make the table of the content of an ``evaluation.json``.
 
-    ``samples``: a policy's attempts at each problem (baselines have one). ``problems_hash``: of all
-    problems that were measured.
+    ``samples``: a policy's attempts at each problem, for evaluations that do not keep their number
+    (their baselines have one). ``problems_hash``: of all problems that were measured.
     """
     best = evaluation.get("summary", {}).get("best_single")
     ours = [
-        _measured(row, samples if row["group"] == "policy" else 1)
+        _measured(row, _attempts(row) or (samples if row["group"] == "policy" else 1))
         for row in evaluation["rows"]
         if row["group"] == "policy" or row.get("shown") or row["name"] == best
     ]
     simulated = bool(evaluation.get("simulated"))
     table = PaperTable(published, ours, models, provenance, problems_hash, simulated)
     return replace(table, notes=tuple(_notes(table)))
+
+
+def _attempts(row: Mapping[str, Any]) -> int:
+    """Return the attempts at each problem; 0 where the row does not have them."""
+    return max(map(len, row.get("outcomes") or ()), default=0)
 
 
 def _measured(row: Mapping[str, Any], repetitions: int) -> MeasuredRow:
@@ -266,9 +271,8 @@ def _notes(table: PaperTable) -> list[str]:
     if table.ours:
         times = sorted({row.repetitions for row in table.ours})
         notes.append(
-            f"Repetitions of ours: {' and '.join(map(str, times))} a problem (a policy has "
-            "evaluation.final_samples or evaluation.samples, a baseline one); AFlow averages three "
-            "runs."
+            f"Repetitions of ours: {' and '.join(map(str, times))} a problem "
+            "(evaluation.final_samples or evaluation.samples); AFlow averages three runs."
         )
     lost = max((c.unscored for row in table.ours for c in row.cells.values()), default=0.0)
     if lost:
