@@ -168,6 +168,14 @@ def test_a_model_trains_on_a_cpu_where_there_is_no_gpu() -> None:
     assert memory.startswith("memory ") and same == warning
 
 
+def test_gpus_that_are_named_and_not_there_are_a_warning_for_every_model() -> None:
+    config = make_config(physical_gpus=[2])
+    if planned_device(config) == "cuda":
+        pytest.skip("there is a GPU")
+    _, warning = look_at_device(config, None)
+    assert warning.startswith("WARNING: physical_gpus: [2], but torch sees no GPU")
+
+
 def test_a_model_that_is_made_here_is_planned_by_its_folder(tmp_path: Path) -> None:
     """The name ``smollm2-135m`` is no folder, and no hub's."""
     section = PolicySection(device="cpu", warm_start=WarmStartSection(folder=checkpoint()))

@@ -141,6 +141,21 @@ def test_every_signal_is_answered_where_a_command_hears_ctrl_c_itself() -> None:
         assert (errors, process.returncode) == ("verdicts are kept\n", 128 + number)
 
 
+def test_a_limit_of_open_files_is_raised_or_too_low_in_one_line() -> None:
+    for limits, shown in (
+        ("ulimit -n 40", "ulimit -n is 40: 128 open files may be needed"),
+        ("ulimit -Sn 40", "/nowhere"),  # raised to the hard limit
+    ):
+        found = subprocess.run(
+            ["bash", "-c", f"{limits}; exec {sys.executable} -m flowright report /nowhere"],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        )
+        assert (found.returncode, len(found.stderr.splitlines())) == (2, 1), found.stderr
+        assert found.stderr.startswith(shown)
+
+
 def test_a_terminal_that_goes_away_stops_the_command_and_breaks_nothing(tmp_path: Path) -> None:
     """Its lines have nowhere to go, and what it does at the end is done."""
     terminal, side = pty.openpty()

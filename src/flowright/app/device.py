@@ -168,7 +168,12 @@ def look_at_device(
         free += torch.cuda.memory_reserved(device) if device.type == "cuda" else _own_memory()
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     lines = [f"{name}, {free / GIB:.0f} of {total / GIB:.0f} GiB free"]
-    if device.type == "cpu" and config.strategy_model != TINY:
+    if device.type == "cpu" and config.policy.device == "auto" and config.physical_gpus:
+        lines.append(
+            f"WARNING: physical_gpus: {list(config.physical_gpus)}, but torch sees no GPU, so this "
+            "trains on the CPU; check nvidia-smi, or set policy.device: cuda to make it an error"
+        )
+    elif device.type == "cpu" and config.strategy_model != TINY:
         lines.append(
             "WARNING: torch sees no GPU, so this trains on the CPU, which is slow for all but "
             "small models; check nvidia-smi and physical_gpus if there is one"

@@ -221,7 +221,7 @@ def introduce(
 def memory_lines(config: Config, policy: Policy) -> list[str]:
     """Describe the memory of a step; the policy is loaded already."""
     if config.strategy_model == TINY and policy.device.type == "cpu":
-        return []
+        return look_at_device(config, None, policy.device)[1:]
     shape = shape_of(policy.causal_lm, config.policy)
     demand = MemoryDemand(shape, config.policy, config.grpo, policy.gpus, policy.device.type)
     _, *warnings = look_at_device(config, demand, policy.device)

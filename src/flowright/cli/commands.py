@@ -12,7 +12,11 @@ from pathlib import Path
 
 from flowright import __version__
 from flowright.cli import datasets, instructions, judges, runs, serving, training_files
-from flowright.core.command_line import run_command, signals_as_interrupts
+from flowright.core.command_line import (
+    check_descriptors,
+    run_command,
+    signals_as_interrupts,
+)
 from flowright.core.plugins import guarded_imports, suggest
 
 PROGRAM = "flowright"
@@ -136,6 +140,7 @@ def main(arguments: Sequence[str], program: str | None = PROGRAM) -> int:
             options = parser.parse_intermixed_args(arguments[len(name.split()) :])
         except SystemExit as end:  # --help, or a usage error that argparse has printed
             return int(end.code or 0)
+        check_descriptors()
         trusted = vars(options).pop("trust", False)
         with guarded_imports(trusted):
             if not command.stopped:

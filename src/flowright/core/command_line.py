@@ -11,6 +11,7 @@ import errno
 import inspect
 import io
 import os
+import resource
 import signal
 import stat
 import sys
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
+LEAST_FILES = 128
 AT_ONCE_SECONDS = 1.0
 """Supervisors such as torchrun send SIGTERM to the process and to its group: that is one request,
 not a second one."""
@@ -45,6 +47,8 @@ _OF_DISK = {
     errno.EPERM: "not permitted",
     errno.ENOTDIR: "not a directory",
     errno.EISDIR: "is a directory",
+    errno.EMFILE: "too many open files; raise their limit (ulimit -n 1024)",
+    errno.ENFILE: "the machine has too many open files",
     errno.ENOENT: "no such file or directory",
 }
 
@@ -150,6 +154,19 @@ def _is_requirement(error: ModuleNotFoundError) -> bool:
     file = importing.tb_frame.f_code.co_filename if importing else ""
     ours = Path(file).is_relative_to(SOURCE / "flowright")
     return ours and not (error.name or "flowright").startswith("flowright")
+
+
+def check_descriptors() -> None:
+    """Raise the soft limit of open files to ``LEAST_FILES``. Raises UserError if it cannot be."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= LEAST_FILES:
+        return
+    if hard != resource.RLIM_INFINITY and hard < LEAST_FILES:
+        raise UserError(
+            f"ulimit -n is {hard}: {LEAST_FILES} open files may be needed, 1024 with many servers; "
+            "raise it, such as by ulimit -n 1024"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (LEAST_FILES, hard))
 
 
 def _complete_streams() -> None:
