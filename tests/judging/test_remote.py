@@ -349,6 +349,7 @@ async def test_plain_arguments_in_and_a_plain_dict_out() -> None:
         latency = told.pop("latency")
         assert told == {
             "reward": 1.0,
+            "acc_reward": 1.0,
             "source": "llm",
             "status": "ok",
             "explanation": "compared",

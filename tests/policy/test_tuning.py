@@ -153,7 +153,7 @@ def test_a_checkpoint_of_another_kind_or_base_is_refused(tmp_path: Path) -> None
     path = save_checkpoint(tmp_path, 1, policy, learner, 2)
     with pytest.raises(RunError, match="no adapter in it"):
         load_weights(path, tiny_policy())
-    with pytest.raises(RunError, match=r"another model than .*: model.embed_tokens.weight differs"):
+    with pytest.raises(RunError, match="not those that it was trained beside"):
         load_weights(path, tiny_policy("llama", train="full"))
     other = tiny_policy(train="full", trained=False)
     with torch.no_grad():

@@ -58,7 +58,7 @@ class Findings:
             self.plan.append((what, inspect_run()))
         except UserError as error:
             self.plan.append((what, "see below"))
-            self.problems += error.problems
+            self.problems += [one for one in error.problems if one not in self.problems]
             return False
         return True
 

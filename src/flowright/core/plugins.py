@@ -150,5 +150,8 @@ def load_module(name: str, kind: str) -> Any:
 def suggest(word: str, known: Sequence[str]) -> str:
     """``; did you mean X?`` for a word close to a known one, in any case, else an empty string."""
     folded = {one.lower(): one for one in reversed(known)}
-    close = difflib.get_close_matches(word.lower(), folded, n=1, cutoff=0.6)
-    return f"; did you mean {folded[close[0]]}?" if close else ""
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    close = close or [
+        folded[one] for one in difflib.get_close_matches(word.lower(), folded, n=1, cutoff=0.6)
+    ]
+    return f"; did you mean {close[0]}?" if close else ""

@@ -92,7 +92,7 @@ class Indexer:
             yield from self._update()
 
     def _update(self) -> Iterator[Progress]:
-        with closing(self._open()) as base:
+        with self._open() as base:
             there = step_files(self.run)
             now = {(file.step, file.size, file.mtime_ns) for file in there}
             if not now.issuperset(base.execute("SELECT step, size, mtime_ns FROM files")):
@@ -110,24 +110,25 @@ class Indexer:
                     yield progress_of(base, len(there))
             yield progress_of(base, len(there))
 
-    def _open(self) -> sqlite3.Connection:
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
         self._known = {}
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        base = _connect(self.path)
-        version = _one(base, "PRAGMA user_version")
-        if version != VERSION:
-            if version or _one(base, "SELECT count(*) FROM sqlite_master"):
-                base.close()
-                forget(self.path)
-                base = _connect(self.path)
-            with suppress(sqlite3.OperationalError):  # file systems without shared memory
-                base.execute("PRAGMA journal_mode = WAL")
-            with _transaction(base):
-                if _one(base, "PRAGMA user_version") != VERSION:
-                    for statement in _statements():
-                        base.execute(statement)
-                    base.execute(f"PRAGMA user_version = {VERSION}")
-        return base
+        with _connect(self.path) as base:
+            version = _one(base, "PRAGMA user_version")
+            is_older = version != VERSION and _one(base, "SELECT count(*) FROM sqlite_master")
+        if is_older:
+            forget(self.path)
+        with _connect(self.path) as base:
+            if _one(base, "PRAGMA user_version") != VERSION:
+                with suppress(sqlite3.OperationalError):  # file systems without shared memory
+                    base.execute("PRAGMA journal_mode = WAL")
+                with _transaction(base):
+                    if _one(base, "PRAGMA user_version") != VERSION:
+                        for statement in _statements():
+                            base.execute(statement)
+                        base.execute(f"PRAGMA user_version = {VERSION}")
+            yield base
 
     def _index(self, base: sqlite3.Connection, file: StepFile) -> None:
         """Index one step, within a transaction."""
@@ -195,14 +196,16 @@ def files_of(path: Path) -> list[Path]:
     return [path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm", "-journal")]
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+@contextmanager
+def _connect(path: Path) -> Iterator[sqlite3.Connection]:
     try:
         base = sqlite3.connect(path, isolation_level=None, timeout=60.0)
     except sqlite3.OperationalError as error:
         raise UserError(f"{path}: the index cannot be opened: {error}") from None
-    base.execute("PRAGMA synchronous = NORMAL")
-    base.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
-    return base
+    with closing(base):
+        base.execute("PRAGMA synchronous = NORMAL")
+        base.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+        yield base
 
 
 def _one(base: sqlite3.Connection, query: str, values: Sequence[object] = ()) -> int:

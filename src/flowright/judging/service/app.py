@@ -186,6 +186,11 @@ def _without(key: str, value: Any) -> Any:
 
 
 class _OwnersFile(RotatingFileHandler):
+    def shouldRollover(self, record: logging.LogRecord) -> bool:
+        """False for a pipe or a terminal, of which Python 3.13 asks the position."""
+        is_file = os.path.isfile(self.baseFilename)  # noqa: PTH113, a text of logging's
+        return is_file and bool(super().shouldRollover(record))
+
     def _open(self) -> TextIOWrapper:
         handle = os.open(self.baseFilename, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         return os.fdopen(handle, "a", encoding=self.encoding)
