@@ -1,6 +1,6 @@
-"""judge_server_example.py: a judge model of your own behind HTTP."""
+"""A judge model of your own behind HTTP: python judge_server_example.py [PORT]"""
 
-import sys
+import argparse
 
 from flowright import serve_judge_model
 
@@ -19,5 +19,6 @@ class CustomJudgeModel:
 
 
 if __name__ == "__main__":
-    port = int(sys.argv[1]) if len(sys.argv) > 1 else 8888
-    serve_judge_model(CustomJudgeModel(), port=port)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("port", type=int, nargs="?", default=8888)
+    serve_judge_model(CustomJudgeModel(), port=parser.parse_args().port)
