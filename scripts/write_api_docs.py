@@ -4,6 +4,7 @@ import argparse
 import inspect
 import re
 import sys
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,8 @@ def signature(thing: Any) -> str:
     """Return a signature without module names."""
     if inspect.isclass(thing) and issubclass(thing, BaseModel):
         return "(**keys)"
+    if inspect.isclass(thing) and issubclass(thing, Enum):
+        return ""  # Pythons differ in what they say of its constructor
     try:
         text = str(inspect.signature(thing))
     except (TypeError, ValueError):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from flowright.config.workflow import RewardSection
-from flowright.core.errors import Blame, Failure, Reason
+from flowright.core.errors import Blame, Failure, Reason, UserError
 from flowright.environments.rollout import INVALID, UNSCORED, Reward, reward_of, with_cost
 from flowright.judging.verdict import Verdict
 
@@ -63,7 +63,7 @@ def test_parts_must_sum_to_the_value() -> None:
         Reward(1.0, {"correctness": 0.5})
     with pytest.raises(ValueError, match="no parts"):
         Reward(None, {"correctness": 0.0})
-    with pytest.raises(ValueError, match="do not sum"):
+    with pytest.raises(UserError, match="never NaN"):
         Reward(math.nan, {"correctness": math.nan})
 
 

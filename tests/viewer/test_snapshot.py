@@ -152,5 +152,5 @@ def test_simulated_is_said_by_whatever_file_says_so_first() -> None:
 
 def _empty(folder: Path) -> Path:
     path = folder / "empty.yaml"
-    path.write_text("")
+    path.write_text("{}")
     return path
