@@ -74,6 +74,7 @@ def signature(thing: Any) -> str:
         return ""
     text = text.replace("'", '"').replace("(cls, ", "(")
     text = re.sub(r'"([A-Z]\w*)"', r"\1", text)
+    text = re.sub(r'\*<class "(?:\w+\.)*(\w+)">', r"Unpack[\1]", text)  # of Python 3.11
     text = re.sub(r"<factory>|<function [^>]*>|<[^<>]* object at 0x[^<>]*>", "...", text)
     text = re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Z])", "", text)
     return text.replace("(self, ", "(").replace("(self)", "()").replace(" -> None", "")
