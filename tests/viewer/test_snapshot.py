@@ -22,6 +22,7 @@ from flowright.viewer.snapshot import (
     eta_seconds,
     failures,
     first,
+    held_out,
     is_ours,
     kinds,
     last,
@@ -148,6 +149,16 @@ def test_simulated_is_said_by_whatever_file_says_so_first() -> None:
     assert Snapshot(Path("run"), evaluation=evaluation()).simulated
     assert Snapshot(Path("run"), config={"aflow_executor_model": "simulated"}).simulated
     assert Snapshot(Path("run"), config={"judge": {"model": "simulated"}}).simulated
+
+
+def test_a_change_is_told_by_its_paired_interval_where_there_is_one() -> None:
+    ends = {"policy": "trained policy", "against": "untrained policy", "low": 0.07, "high": 0.16}
+    for low, is_apart in ((0.07, True), (-0.01, False)):
+        found = held_out(
+            Snapshot(Path("run"), evaluation=evaluation() | {"differences": [ends | {"low": low}]})
+        )
+        assert found is not None
+        assert (found.paired, found.apart) == ((low, 0.16), is_apart)
 
 
 def _empty(folder: Path) -> Path:

@@ -35,6 +35,7 @@ from flowright.core.untrusted import one_line
 from flowright.environments.display import Mix
 from flowright.runs.alarm import DRIFT
 from flowright.viewer.snapshot import (
+    ACCURACY,
     CUT,
     HeldOut,
     Snapshot,
@@ -175,7 +176,11 @@ def _held_out_tile(found: HeldOut) -> Tile:
         return Tile(found.measured.title, found.text(), found.where)
     change = found.after - found.before
     verdict = {True: "; intervals do not overlap", False: "; intervals overlap", None: ""}
-    note = f"{found.measured.change(change)}{verdict[found.apart]}; {found.where}"
+    certain = verdict[found.apart]
+    if found.paired is not None:
+        form = points if found.measured is ACCURACY else found.measured.change
+        certain = f" (95 %: {form(found.paired[0])} to {form(found.paired[1])})"
+    note = f"{found.measured.change(change)}{certain}; {found.where}"
     style = "good" if found.apart and change > 0 else ""
     return Tile(found.measured.title, found.text(), note, style)
 

@@ -26,6 +26,7 @@ from flowright.core.formatting import (
     Record,
     is_number,
     object_of,
+    objects_in,
     percent,
     points,
 )
@@ -434,14 +435,16 @@ def has_rewards(rows: Iterable[Record]) -> bool:
 @dataclass(frozen=True, slots=True)
 class HeldOut:
     """A measure on held-out problems before and after training; ``before`` is None where it was
-    measured once. ``where`` names the measurement; ``apart``: the 95 % intervals do not overlap,
-    None where there are none."""
+    measured once. ``where`` names the measurement; ``apart``: the paired 95 % interval of the
+    change (``paired``) leaves out 0, or in runs without one the two intervals do not overlap; None
+    where there are none."""
 
     measured: Measured
     before: float | None
     after: float
     where: str
     apart: bool | None = None
+    paired: tuple[float, float] | None = None
 
     def text(self) -> str:
         form = self.measured.form
@@ -459,8 +462,10 @@ def held_out(snapshot: Snapshot) -> HeldOut | None:
         count = (snapshot.evaluation or {}).get("problems")
         many = "" if count == 1 else "s"
         where = f"evaluation of {count:,} problem{many}" if is_number(count) else "evaluation"
+        paired = _paired(snapshot)
         apart = _do_intervals_differ(before, after, measured)
-        return HeldOut(measured, before[measured.key], after[measured.key], where, apart)
+        apart = apart if paired is None else not paired[0] <= 0 <= paired[1]
+        return HeldOut(measured, before[measured.key], after[measured.key], where, apart, paired)
     return validated(snapshot, measured)
 
 
@@ -492,6 +497,16 @@ def _policy_cells(snapshot: Snapshot, key: str) -> tuple[Record | None, Record |
         if row.get("group") == "policy" and is_number(cell.get(key)):
             cells[str(row["name"]).split()[0]] = cell
     return cells.get("untrained"), cells.get("trained")
+
+
+def _paired(snapshot: Snapshot) -> tuple[float, float] | None:
+    """The paired interval of the trained policy's difference to the untrained one."""
+    for found in objects_in((snapshot.evaluation or {}).get("differences")):
+        low, high = found.get("low"), found.get("high")
+        named = found.get("policy"), found.get("against")
+        if named == ("trained policy", "untrained policy") and is_number(low) and is_number(high):
+            return low, high
+    return None
 
 
 def _do_intervals_differ(before: Record, after: Record, measured: Measured) -> bool | None:
