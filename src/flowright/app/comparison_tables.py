@@ -64,7 +64,8 @@ async def run_comparison(
 
 
 def comparison_section(comparison: Comparison) -> ReportSection:
-    """Return the table of a terminal; all rows and columns are in the report."""
+    """Return the table of a terminal, from what ``evaluation.json`` will hold; all rows and columns
+    are in the report."""
     return terminal_section(json.loads(json.dumps(comparison.to_json())))
 
 

@@ -67,7 +67,7 @@ def network_fault(error: BaseException, url: str, proxy: str | None) -> str | No
             return NO_TLS if cause.reason in _PLAIN else f"TLS fails: {cause.reason or cause}"
         if isinstance(cause, socket.gaierror):
             unknown = cause.errno in _UNKNOWN_HOST
-            what = "no such host" if unknown else "no name server knows at the moment"
+            what = "no such host" if unknown else "the name server gives no answer"
             return f"{what}: {through or urlsplit(url).hostname}"
     numbers = [cause.errno for cause in causes if isinstance(cause, OSError)]
     number = next((number for number in reversed(numbers) if number and number > 0), None)

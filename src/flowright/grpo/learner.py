@@ -146,7 +146,7 @@ class Learner:
         )
         count = requested.minibatches(self._section.minibatches, len(signal))
         weights_P = self._weights([*signal, *silent], longest, requested)
-        heavy_P, light_P = weights_P[: len(signal)], weights_P[len(signal) :]
+        of_signal_P, of_silent_P = weights_P[: len(signal)], weights_P[len(signal) :]
         # Whole groups, of like number; each stands for its part of all that was requested.
         moves = count * self._section.epochs
         # KL and entropy of all groups are a mean over all that was drawn, replaced groups included.
@@ -155,7 +155,7 @@ class Learner:
             replace(
                 self._prepare(
                     [*signal[i::count], *silent[i::count]],
-                    [count * w_S for w_S in (*heavy_P[i::count], *light_P[i::count])],
+                    [count * w_S for w_S in (*of_signal_P[i::count], *of_silent_P[i::count])],
                     moves,
                     keep=found is not None,
                     draw=f"{self._seed}/{step}/selected/{i}",

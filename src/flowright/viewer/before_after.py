@@ -31,6 +31,7 @@ from flowright.core.report import (
     ReportTable,
     ScatterChart,
     ScatterDot,
+    estimate_cell,
 )
 from flowright.core.untrusted import one_line
 from flowright.viewer.rendering import svg
@@ -39,10 +40,12 @@ from flowright.viewer.sections import settings
 from flowright.viewer.snapshot import (
     ACCURACY,
     MEAN_REWARD,
+    TRAINED,
     Measured,
     Snapshot,
     has_rewards,
     kinds,
+    paired_differences,
 )
 
 MARKED_DRIFT = 0.05  # judge less gold, as a share of the answers
@@ -83,7 +86,7 @@ def evaluation_section(snapshot: Snapshot) -> ReportSection | None:
         [
             *_name_and_means(row, row["kinds"], columns, measured),
             *against.cells(row, measured),
-            *(_interval(object_of(object_of(row, "pass_at"), k), ACCURACY.form) for k in passes),
+            *(estimate_cell(object_of(row, "pass_at").get(k), ACCURACY.form) for k in passes),
             *(_cell(cell, *c) for c in more),
         ]
         for row, cell in zip(rows, whole, strict=True)
@@ -192,12 +195,9 @@ class _Against:
     earlier versions have none."""
 
     def __init__(self, evaluation: Record) -> None:
-        known = objects_in(evaluation.get("differences"))
-        names = [str(one.get("policy")) for one in known]
-        self._policy = "trained policy" if "trained policy" in names else (names or [""])[-1]
-        self._found = {
-            str(one.get("against")): one for one in known if one.get("policy") == self._policy
-        }
+        known = paired_differences(evaluation)
+        self._policy = TRAINED if TRAINED in known else ([*known] or [""])[-1]
+        self._found = known.get(self._policy, {})
         self.heads = ("Difference", "p") if self._found else ()
         self.short_heads = ("diff.", "95 %", "p") if self._found else ()
         self.caption = (
@@ -241,12 +241,6 @@ def _passes(rows: Sequence[Record]) -> list[str]:
     """The k of pass@k that any row has."""
     found = {k for row in rows for k in object_of(row, "pass_at") if k.isdecimal()}
     return sorted(found, key=int)
-
-
-def _interval(found: Record, form: Form) -> ReportCell:
-    """An estimate with its interval."""
-    ends = [form(end) for key in ("low", "high") if is_number(end := found.get(key))]
-    return ReportCell(format_value(found.get("value"), form), " to ".join(ends))
 
 
 def _choices(evaluation: Record) -> list[ReportBlock]:

@@ -116,18 +116,20 @@ class Indexer:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with _connect(self.path) as base:
             version = _one(base, "PRAGMA user_version")
-            is_older = version != VERSION and _one(base, "SELECT count(*) FROM sqlite_master")
-        if is_older:
+            if version == VERSION:
+                yield base
+                return
+            is_other = version or _one(base, "SELECT count(*) FROM sqlite_master")
+        if is_other:
             forget(self.path)
         with _connect(self.path) as base:
-            if _one(base, "PRAGMA user_version") != VERSION:
-                with suppress(sqlite3.OperationalError):  # file systems without shared memory
-                    base.execute("PRAGMA journal_mode = WAL")
-                with _transaction(base):
-                    if _one(base, "PRAGMA user_version") != VERSION:
-                        for statement in _statements():
-                            base.execute(statement)
-                        base.execute(f"PRAGMA user_version = {VERSION}")
+            with suppress(sqlite3.OperationalError):  # file systems without shared memory
+                base.execute("PRAGMA journal_mode = WAL")
+            with _transaction(base):
+                if _one(base, "PRAGMA user_version") != VERSION:
+                    for statement in _statements():
+                        base.execute(statement)
+                    base.execute(f"PRAGMA user_version = {VERSION}")
             yield base
 
     def _index(self, base: sqlite3.Connection, file: StepFile) -> None:

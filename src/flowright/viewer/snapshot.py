@@ -499,14 +499,25 @@ def _policy_cells(snapshot: Snapshot, key: str) -> tuple[Record | None, Record |
     return cells.get("untrained"), cells.get("trained")
 
 
+TRAINED, UNTRAINED = "trained policy", "untrained policy"
+"""Names of rows in ``evaluation.json``."""
+
+
+def paired_differences(evaluation: Record) -> dict[str, dict[str, Record]]:
+    """Return the paired differences in ``evaluation.json``: of each policy, by what it is compared
+    with. Runs of earlier versions have none."""
+    found: dict[str, dict[str, Record]] = {}
+    for one in objects_in(evaluation.get("differences")):
+        found.setdefault(str(one.get("policy")), {})[str(one.get("against"))] = one
+    return found
+
+
 def _paired(snapshot: Snapshot) -> tuple[float, float] | None:
-    """The paired interval of the trained policy's difference to the untrained one."""
-    for found in objects_in((snapshot.evaluation or {}).get("differences")):
-        low, high = found.get("low"), found.get("high")
-        named = found.get("policy"), found.get("against")
-        if named == ("trained policy", "untrained policy") and is_number(low) and is_number(high):
-            return low, high
-    return None
+    """The paired interval of what training changed."""
+    known = paired_differences(snapshot.evaluation or {})
+    found = known.get(TRAINED, {}).get(UNTRAINED, {})
+    low, high = found.get("low"), found.get("high")
+    return (low, high) if is_number(low) and is_number(high) else None
 
 
 def _do_intervals_differ(before: Record, after: Record, measured: Measured) -> bool | None:
