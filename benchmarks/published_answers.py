@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from flowright.data.sources import find_part, load_dataset, load_part
+from flowright.data.sources.registry import find_part, load_dataset, load_part
 from flowright.data.task import Problem
 from flowright.grading.compare import asks_percent, compare
 from flowright.grading.numbers import lone_number

@@ -25,7 +25,7 @@ from flowright.criteria.constraints.drawing import (
 )
 from flowright.criteria.constraints.language import missing
 from flowright.criteria.constraints.table import KINDS, Kind
-from flowright.data.sealed import SealedConversations
+from flowright.data.contamination import SealedConversations
 
 NEEDED = pytest.mark.skipif(bool(missing()), reason="needs requirements-constraints.txt")
 REQUEST = "Write a short story about an old bicycle."

@@ -24,8 +24,14 @@ from flowright.data.download import (
     extract,
     write_parquet_rows,
 )
-from flowright.data.sources import AFLOW, DATASETS, Dataset, File, load_dataset
-from flowright.data.sources.preference_registry import preference_source, read_preferences
+from flowright.data.sources.dataset import Dataset, File
+from flowright.data.sources.registry import (
+    AFLOW,
+    DATASETS,
+    load_dataset,
+    preference_source,
+    read_preferences,
+)
 
 CONTENT = bytes(range(256)) * 4096  # 1 MiB
 SHA256 = hashlib.sha256(CONTENT).hexdigest()

@@ -10,7 +10,7 @@ import pytest
 
 from flowright.core.errors import DataError
 from flowright.data.loading import load_problems
-from flowright.data.sources import AFLOW, DATASETS, load_dataset
+from flowright.data.sources.registry import AFLOW, DATASETS, load_dataset
 from flowright.data.task import read_tasks
 
 ROOT = Path(__file__).parents[2]

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from flowright.core.errors import DataError
-from flowright.data.build import Pool, Sizes, mix
+from flowright.data.build import Pool, Sizes, Splits, check_disjoint, mix, normalise, problem_key
 from flowright.data.mixture import Mixture, apportion, interleave
-from flowright.data.splits import Splits, check_disjoint, normalise, problem_key
 from flowright.data.task import KINDS, Kind, Problem
 
 

@@ -7,9 +7,8 @@ from collections import Counter
 
 import pytest
 
-from flowright.data.build import Sizes
+from flowright.data.build import Sizes, Splits, check_disjoint
 from flowright.data.offline import AFLOW_VALIDATE, FAMILIES, LONGEST_QUESTION, build_offline
-from flowright.data.splits import Splits, check_disjoint
 from flowright.data.task import Problem
 
 

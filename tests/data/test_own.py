@@ -16,13 +16,11 @@ from command_lines import command
 from hypothesis import given, strategies as st
 
 from flowright.core.errors import DataError
-from flowright.data.answers import UnreadableAnswer, is_formula, read_answer
-from flowright.data.build import hold_out
+from flowright.data.answers import NAMES, ROWS, UnreadableAnswer, is_formula, read_answer
+from flowright.data.build import check_disjoint, hold_out
 from flowright.data.loading import load_problems
 from flowright.data.own import Conversion
-from flowright.data.own_columns import NAMES, ROWS
-from flowright.data.sources.rows import UpstreamRow, read_table
-from flowright.data.splits import check_disjoint
+from flowright.data.sources.dataset import UpstreamRow, read_table
 from flowright.data.task import LINES, Problem, read_tasks
 
 ROOT = Path(__file__).parents[2]

@@ -13,7 +13,7 @@ from documented import write_programs
 from flowright.core.checkout import SCRIPTS
 from flowright.core.errors import ConfigError, DataError
 from flowright.data.loading import load_problems
-from flowright.data.sources import load_dataset
+from flowright.data.sources.registry import load_dataset
 from flowright.data.task import read_tasks, write_tasks
 from flowright.environments.registry import load_config
 

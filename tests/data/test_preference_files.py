@@ -23,8 +23,8 @@ from flowright.data.preference_files import (
     write_training_file,
 )
 from flowright.data.preferences import Pair, Preferred, Rated, Turn
-from flowright.data.sources.preference_registry import PREFERENCES, read_pairs
-from flowright.data.sources.rows import read_table
+from flowright.data.sources.dataset import read_table
+from flowright.data.sources.registry import PREFERENCES, read_pairs
 
 ROOT = Path(__file__).parents[2]
 Main = Callable[[Sequence[str]], int]

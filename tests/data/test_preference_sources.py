@@ -23,14 +23,13 @@ from flowright.data.sources.comparisons import (
     majority,
     pandalm,
 )
-from flowright.data.sources.dataset import sha256_of
-from flowright.data.sources.preference_registry import (
+from flowright.data.sources.dataset import UpstreamRow, sha256_of
+from flowright.data.sources.registry import (
     PREFERENCES,
     preference_source,
     read_pairs,
     read_preferences,
 )
-from flowright.data.sources.rows import UpstreamRow
 
 
 @pytest.fixture(scope="module")

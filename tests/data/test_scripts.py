@@ -12,8 +12,8 @@ import pytest
 from command_lines import command
 
 from flowright.core.checkout import SCRIPTS
-from flowright.data.sources.preference_registry import no_prompts
-from flowright.data.splits import Splits, check_disjoint
+from flowright.data.build import Splits, check_disjoint
+from flowright.data.sources.registry import no_prompts
 from flowright.data.task import read_tasks
 
 ROOT = Path(__file__).parents[2]

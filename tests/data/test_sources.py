@@ -20,8 +20,14 @@ import pytest
 
 from flowright.core.errors import DataError
 from flowright.data.download import Downloader
-from flowright.data.sources import AFLOW, DATASETS, Mode, Split, find_part, load_dataset, load_part
-from flowright.data.sources.dataset import Dataset, sha256_of
+from flowright.data.sources.dataset import (
+    Dataset,
+    Mode,
+    Split,
+    UpstreamRow,
+    read_upstream,
+    sha256_of,
+)
 from flowright.data.sources.programs import (
     docstring_examples,
     humaneval,
@@ -39,7 +45,7 @@ from flowright.data.sources.questions import (
     hotpotqa,
     mmlu,
 )
-from flowright.data.sources.rows import UpstreamRow, read_upstream
+from flowright.data.sources.registry import AFLOW, DATASETS, find_part, load_dataset, load_part
 from flowright.data.task import Problem
 
 

@@ -17,7 +17,7 @@ from flowright.config.root import Config
 from flowright.core.errors import Failure, Reason
 from flowright.core.statistics import Estimate
 from flowright.data.loading import AFLOW_TEST, Provenance, provenance_of
-from flowright.data.sources import AFLOW
+from flowright.data.sources.registry import AFLOW
 from flowright.data.task import Kind, Problem, write_tasks
 from flowright.environments.base import Environment, make_environment
 from flowright.environments.registry import make_config

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 from lost_sandbox import LostSandbox
 
-from flowright.data.sources import find_part, load_dataset, load_part
+from flowright.data.sources.registry import find_part, load_dataset, load_part
 from flowright.data.task import Problem, complete_solution
 from flowright.grading import (
     Gold,

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from flowright.data.build import Mixed
     from flowright.data.download import Download
     from flowright.data.own import OwnProblem
-    from flowright.data.sources import Source
+    from flowright.data.sources.dataset import Source
 
 # Sizes of the official mode; AFlow's splits are taken whole, the offline mixture has its own.
 OFFICIAL_SIZES = {"train": 6000, "val": 300, "test": 1500}
@@ -75,8 +75,13 @@ def _choose(names: Sequence[str], only: str | None) -> "list[Source]":
     """The datasets of these names or import paths; without names those of a group."""
     from flowright.core.errors import UserError
     from flowright.core.plugins import suggest
-    from flowright.data.sources import AFLOW, DEFAULT_DATASETS, load_dataset
-    from flowright.data.sources.preference_registry import INSTRUCTIONS, PREFERENCES
+    from flowright.data.sources.registry import (
+        AFLOW,
+        DEFAULT_DATASETS,
+        INSTRUCTIONS,
+        PREFERENCES,
+        load_dataset,
+    )
 
     if names and only:
         raise UserError(f"--only {only}: names say it already; give one or the other")
@@ -224,8 +229,7 @@ def _mix_own(options: argparse.Namespace) -> "Mixed":
     from flowright.core.tables import raise_problems
     from flowright.data.build import Mixed, facts, hold_out
     from flowright.data.own import Conversion, OwnProblem
-    from flowright.data.sources.dataset import sha256_of
-    from flowright.data.sources.rows import read_table
+    from flowright.data.sources.dataset import read_table, sha256_of
 
     conversion = Conversion(_parse_fields(options.field), options.kind, options.skip_bad)
     own: list[OwnProblem] = []
@@ -305,7 +309,7 @@ def _borrowed(one: "OwnProblem") -> tuple[str, ...]:
 def _parse_fields(arguments: Sequence[str]) -> dict[str, str]:
     from flowright.core.errors import UserError
     from flowright.core.plugins import suggest
-    from flowright.data.own_columns import NAMES
+    from flowright.data.answers import NAMES
 
     pairs = [argument.partition("=") for argument in arguments]
     problems = [
@@ -344,7 +348,7 @@ def _mix_files(options: argparse.Namespace) -> "Mixed":
 def _parse_shares(arguments: Sequence[str]) -> dict[str, float]:
     from flowright.core.errors import UserError
     from flowright.core.plugins import suggest
-    from flowright.data.sources import DATASETS
+    from flowright.data.sources.registry import DATASETS
 
     shares: dict[str, float] = {}
     problems: list[str] = []
@@ -369,7 +373,7 @@ def _show_mixture(mixed: "Mixed") -> None:
     from rich.table import Table
 
     from flowright.data.build import count
-    from flowright.data.sources import SPLITS
+    from flowright.data.sources.dataset import SPLITS
 
     counts = {split: count(getattr(mixed.splits, split)) for split in SPLITS}
     rows = sorted({(kind, source) for c in counts.values() for kind in c for source in c[kind]})

@@ -78,7 +78,7 @@ def _hold_exam(
     import uvloop
 
     from flowright.config.loading import load_judge_server
-    from flowright.data.sources.preference_registry import read_pairs
+    from flowright.data.sources.registry import read_pairs
     from flowright.judging.measuring.exam_probes import ExamPlan
     from flowright.judging.measuring.judge_exam import (
         ExamRequest,

@@ -26,8 +26,7 @@ from huggingface_hub.file_download import http_get
 
 from flowright.core.errors import UserError
 from flowright.core.network_faults import network_fault, proxy_for
-from flowright.data.sources import File, Source
-from flowright.data.sources.dataset import hub_rows, other_names, sha256_of
+from flowright.data.sources.dataset import File, Source, hub_rows, other_names, sha256_of
 
 # By name: huggingface_hub exports the base of its HTTP client's errors only.
 _UNREACHABLE = ("ConnectError", "ConnectTimeout", "OfflineModeIsEnabled")

@@ -16,12 +16,11 @@ from typing import Any
 from flowright.core.checkout import here
 from flowright.core.errors import DataError
 from flowright.core.plugins import load
-from flowright.data.build import numbered_on
+from flowright.data.build import Seen, Splits, numbered_on
 from flowright.data.offline import build_offline
 from flowright.data.own import Conversion
-from flowright.data.sources import AFLOW, SPLITS, Split
-from flowright.data.sources.rows import read_table
-from flowright.data.splits import Seen, Splits
+from flowright.data.sources.dataset import SPLITS, Split, read_table
+from flowright.data.sources.registry import AFLOW
 from flowright.data.task import FILL_IN, Problem, is_task_file, read_tasks
 
 OFFLINE = "offline"

@@ -12,12 +12,10 @@ from importlib.resources import as_file, files
 from typing import Any
 
 from flowright.core.errors import DataError
-from flowright.data.build import Sizes
+from flowright.data.build import Seen, Sizes, Splits, check_disjoint
 from flowright.data.mixture import apportion, interleave
-from flowright.data.sources import SPLITS, Split
+from flowright.data.sources.dataset import SPLITS, Split, read_upstream
 from flowright.data.sources.programs import humaneval
-from flowright.data.sources.rows import read_upstream
-from flowright.data.splits import Seen, Splits, check_disjoint
 from flowright.data.task import KINDS, Kind, Problem
 
 # The HumanEval problems of AFlow's humaneval_validate.jsonl; the other 131 are its test split.

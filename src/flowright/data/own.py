@@ -12,6 +12,7 @@ from flowright.core.errors import DataError
 from flowright.core.tables import raise_problems
 from flowright.data.answers import (
     AnswerCell,
+    OwnColumns,
     UnreadableAnswer,
     is_formula,
     message_role,
@@ -19,13 +20,11 @@ from flowright.data.answers import (
     read_answer,
     structure,
 )
-from flowright.data.own_columns import OwnColumns
+from flowright.data.build import normalise
 from flowright.data.own_programs import read_program, read_tests
-from flowright.data.sources.dataset import Converter
+from flowright.data.sources.dataset import Converter, UpstreamRow
 from flowright.data.sources.programs import mbpp
 from flowright.data.sources.questions import commonsenseqa, drop, hotpotqa
-from flowright.data.sources.rows import UpstreamRow
-from flowright.data.splits import normalise
 from flowright.data.task import KINDS, Kind, Problem
 
 _TABLE = (list, Mapping)

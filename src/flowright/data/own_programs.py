@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flowright.data.answers import is_empty, message_text, structure
-from flowright.data.own_columns import NAMES, OwnColumns
+from flowright.data.answers import NAMES, OwnColumns, is_empty, message_text, structure
+from flowright.data.sources.dataset import UpstreamRow
 from flowright.data.sources.programs import Definition, humaneval, interface, io_tests
-from flowright.data.sources.rows import UpstreamRow
 from flowright.data.task import Kind, Problem
 from flowright.llm.replies import code_blocks, extract_code
 from flowright.sandbox import parse_io_test, parse_trusted

@@ -18,7 +18,7 @@ from flowright.core.plugins import suggest
 from flowright.core.tables import write_rows
 from flowright.data.contamination import TrainedOn, beginnings, conversation_key, subset_of
 from flowright.data.preferences import Pair, Preferred, Rated, Turn
-from flowright.data.sources.preference_registry import (
+from flowright.data.sources.registry import (
     Preferences,
     preference_source,
     read_preferences,

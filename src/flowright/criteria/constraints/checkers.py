@@ -24,7 +24,7 @@ from flowright.criteria.constraints.table import (
     Kind,
     Met,
 )
-from flowright.data.sources.rows import UpstreamRow, read_table
+from flowright.data.sources.dataset import UpstreamRow, read_table
 from flowright.llm.replies import spoken_answer
 
 BENCHMARKS: Mapping[str, tuple[CheckerTable, ...]] = {

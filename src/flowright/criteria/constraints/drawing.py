@@ -16,7 +16,7 @@ from flowright.core.plugins import suggest
 from flowright.criteria.constraints.checkers import make
 from flowright.criteria.constraints.drawable import IFBENCH, IFEVAL, Drawable
 from flowright.criteria.constraints.table import KINDS
-from flowright.data.sealed import NOTHING, SealedConversations
+from flowright.data.contamination import NOTHING, SealedConversations
 
 _TEXTS = (
     "Write a short letter to a friend about {}.",

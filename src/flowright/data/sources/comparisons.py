@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from flowright.data.preferences import Pair, Preferred, Rated, Speaker, Turn
-from flowright.data.sources.rows import UpstreamRow, json_table
+from flowright.data.sources.dataset import UpstreamRow, json_table
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from flowright.core.errors import DataError
-from flowright.data.sources.rows import UpstreamRow, read_upstream
+from flowright.data.sources.dataset import UpstreamRow, read_upstream
 from flowright.data.task import Problem
 from flowright.sandbox import IOTest, bound_names, parse_trusted
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from flowright.data.sources.rows import Reader, UpstreamRow, json_table, tar_csv, zip_member
+from flowright.data.sources.dataset import Reader, UpstreamRow, json_table, tar_csv, zip_member
 from flowright.data.task import Problem
 
 

@@ -18,11 +18,10 @@ from flowright.criteria.rubrics.rows import (
     read_verif,
 )
 from flowright.criteria.rubrics.scaffolding import require_criteria
-from flowright.data.contamination import TrainedOn, conversation_key
+from flowright.data.contamination import TrainedOn, conversation_key, read_sealed_files, test_files
 from flowright.data.preferences import Conversation, Turn
 from flowright.data.row_files import Fault, LeftOut, RowFile, RowReport
-from flowright.data.sealed import read_sealed_files, test_files
-from flowright.data.sources.preference_registry import no_prompts
+from flowright.data.sources.registry import no_prompts
 from flowright.data.task import Task
 from flowright.environments.instructions.config import (
     CHECKED,

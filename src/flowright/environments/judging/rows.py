@@ -22,6 +22,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
+from flowright.data.build import normalise
 from flowright.data.preferences import Conversation, Pair, Preferred
 from flowright.data.row_files import (
     Fault,
@@ -38,7 +39,6 @@ from flowright.data.row_files import (
     text_of,
     turns_of,
 )
-from flowright.data.splits import normalise
 
 TOP_LABEL = 4
 """The highest label of an answer; the lowest is 0."""

@@ -13,10 +13,10 @@ from flowright.config.root import Config
 from flowright.core.command_line import progress_bars
 from flowright.core.errors import DataError, UserError
 from flowright.core.tables import raise_problems
+from flowright.data.build import Splits, check_disjoint
 from flowright.data.loading import OFFLINE, load_problems
 from flowright.data.mixture import tasks_by_kind
-from flowright.data.sources import Split
-from flowright.data.splits import Splits, check_disjoint
+from flowright.data.sources.dataset import Split
 from flowright.data.task import KINDS, Problem, Task
 from flowright.environments.base import (
     SIMULATED_BY_ADDRESS,

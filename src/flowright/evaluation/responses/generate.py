@@ -13,7 +13,7 @@ from flowright.core.errors import DataError, UserError
 from flowright.core.files import check_writable, disk_errors, replacing
 from flowright.core.tables import parquet_batches, raise_problems, read_rows
 from flowright.data.row_files import UnusableRow, turns_of
-from flowright.data.sources.preference_registry import no_prompts
+from flowright.data.sources.registry import no_prompts
 from flowright.evaluation.responses.response_models import (
     Answer,
     AnsweringModel,

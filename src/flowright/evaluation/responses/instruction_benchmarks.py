@@ -24,7 +24,7 @@ from flowright.criteria.constraints.checkers import (
 from flowright.criteria.constraints.language import NoTagger
 from flowright.criteria.rubrics.points import healthbench_score
 from flowright.data.row_files import UnusableRow, decoded, turns_of
-from flowright.data.sources.preference_registry import no_prompts
+from flowright.data.sources.registry import no_prompts
 from flowright.evaluation.responses.generate import (
     AnswerProgress,
     Generated,

@@ -22,7 +22,7 @@ from flowright.criteria.constraints.language import NoTagger
 from flowright.criteria.rubrics.points import axis_shares
 from flowright.criteria.rubrics.rows import rubric_row, verif_row
 from flowright.data.row_files import Fault, UnusableRow
-from flowright.data.sources.rows import UpstreamRow
+from flowright.data.sources.dataset import UpstreamRow
 from flowright.evaluation.responses.generate import AnswerProgress
 from flowright.judging.build import fingerprint
 from flowright.judging.measuring.benchmark_rows import RowJournal

@@ -18,7 +18,7 @@ from flowright.core.errors import UserError
 from flowright.core.tables import parse_row
 from flowright.data.contamination import TrainedOn
 from flowright.data.preferences import Pair, Preferred
-from flowright.data.sources.rows import UpstreamRow
+from flowright.data.sources.dataset import UpstreamRow
 from flowright.judging.attempts import RetryingAsker
 from flowright.judging.build import build_judge, fingerprint, model_folders
 from flowright.judging.measuring.measured_judges import (

@@ -20,7 +20,7 @@ from flowright.core.files import check_writable, disk_errors, write_json
 from flowright.core.plugins import suggest
 from flowright.data.contamination import TRAINED_ON, TrainedOn
 from flowright.data.preferences import Pair
-from flowright.data.sources.preference_registry import read_pairs
+from flowright.data.sources.registry import read_pairs
 from flowright.judging.measuring.benchmark_judges import (
     JudgeName,
     JudgeOpener,
