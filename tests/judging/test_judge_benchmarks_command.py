@@ -73,7 +73,8 @@ def test_a_baseline_on_pairs_of_a_file(
     assert figure(record, "consistency") == 1 and figure(record, "first_place") == 0.5
     assert record["counts"]["rows"] == record["counts"]["prompts"] == 6
     assert record["rows"][0] | {"straight": 0, "swapped": 0} == {
-        "id": "1", "source": "pairs.jsonl", "label": "first", "category": "b",
+        "id": "1", "source": "pairs.jsonl", "label": "first", "category": "b", "right": False,
+        "prompt": record["rows"][0]["prompt"],
         "straight": 0, "swapped": 0, "rated": True,
     }  # fmt: skip
     assert record["rows"][0]["straight"]["preferred"] == "second"

@@ -122,7 +122,11 @@ def add_benchmark_options(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--pairs", type=Path, metavar="FILE", help="pairs in LLMBar's form or ours")
     what.add_argument("--outputs", type=Path, metavar="FILE",
                       help="a judge's replies in JudgeBench's form; no judge is asked")  # fmt: skip
+    what.add_argument("--answers", type=Path, nargs=2, metavar="FILE",
+                      help="two sets of answers to the same questions")  # fmt: skip
     parser.add_argument("--judge", metavar="NAME_OR_PATH", help="the judge to measure")
+    parser.add_argument("--against", metavar="NAME_OR_PATH",
+                        help="a second judge on the same rows, or its record (.json)")  # fmt: skip
     parser.add_argument("--json", dest="out", type=Path, metavar="OUT",
                         help="the record (default: in outputs)")  # fmt: skip
     parser.add_argument("--html", type=Path, metavar="OUT", help="a page as well")
@@ -156,6 +160,8 @@ def benchmark(options: argparse.Namespace) -> int:
     flowright judge benchmark --judge gpt-oss-120b --benchmark judgebench --json judged.json
     flowright judge benchmark --judge http://localhost:8888 --pairs pairs.jsonl --html a.html
     flowright judge benchmark --outputs outputs.jsonl
+    flowright judge benchmark --judge gpt-oss-120b --answers new.json old.json
+    flowright judge benchmark --judge gpt-oss-120b --against length --benchmark llmbar
 
     --judge is length, random, a name of the LLM file (several with commas are a panel), the address
     of a judge service, the folder of a trained judge, or a judge's YAML file. An interrupted
@@ -185,8 +191,11 @@ def _measure(
 
         return open_trained_judge(named)
 
-    judge = settings_of(options, JudgeName) if options.judge is not None else None
-    request = settings_of(options, BenchmarkRequest, judge=judge)
+    judge, against = (
+        settings_of(options, JudgeName, judge=name) if name is not None else None
+        for name in (options.judge, options.against)
+    )
+    request = settings_of(options, BenchmarkRequest, judge=judge, against=against)
     return uvloop.run(run_benchmark(request, open_folder, progress, say))
 
 

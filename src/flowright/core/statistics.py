@@ -21,6 +21,8 @@ SHARE = (0.0, 1.0)
 DIFFERENCE = (-1.0, 1.0)
 TAIL = 0.025
 _EQUAL = 1e-9
+_FITS = 1000  # resamples that a model is fitted to
+_AT_ONCE = 1 << 18  # weights of rows
 _Z = 1.959964  # of the normal distribution at 1 - TAIL
 
 
@@ -118,17 +120,22 @@ class Resampler:
         value = _number(statistic(sums.sum(axis=0)))
         if value is None or len(sums) < 2:
             return Estimate(value)
-        drawn = statistic(resampled)
-        drawn = drawn[np.isfinite(drawn)]  # a draw may hold no question that the statistic is of
-        if not len(drawn):
-            return Estimate(value)
-        low, high = np.quantile(drawn, [TAIL, 1 - TAIL])
-        if high - low > _EQUAL:
-            return Estimate(value, float(low), float(high))
-        if within is None:
-            return Estimate(value)
         count = int(np.isfinite(statistic(sums)).sum())
-        return Estimate(value, *unanimous(value, count, within))
+        return _with_interval(value, statistic(resampled), count, within)
+
+    def fitted(self, questions: Sequence[str], statistic: Statistic) -> Estimate:
+        """Return a share that is no function of sums, such as one of a fitted model, with its
+        percentile interval (at most 1,000 resamples). ``statistic`` maps weights of the rows,
+        (draws, rows), to values, (draws)."""
+        every = [self._place[question] for question in questions]
+        value = _number(statistic(np.ones((1, len(every))))[0]) if every else None
+        count = len(set(every))
+        if value is None or count < 2:
+            return Estimate(value)
+        weights = self._weights[:_FITS]
+        parts = np.array_split(weights, -(-len(weights) * len(every) // _AT_ONCE))
+        drawn = [statistic(part[:, every].astype(np.float64)) for part in parts]
+        return _with_interval(value, np.concatenate(drawn), count, SHARE)
 
     def p_value(self, questions: Sequence[str], differences: Sequence[float]) -> float | None:
         """P(a mean difference at least as far from 0 by chance alone): every question's sum gets a
@@ -190,5 +197,31 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return adjusted
 
 
+def sign_test(above: int, below: int) -> float:
+    """Return the exact two-sided p-value of so many differences above and below 0, if either side
+    is equally likely: twice the smaller binomial tail. On the pairs that only one of two judges has
+    right it is McNemar's test (Q. McNemar 1947, "Note on the sampling error of the difference
+    between correlated proportions or percentages")."""
+    count, term, tail = above + below, 1, 0
+    for number in range(min(above, below) + 1):
+        tail += term
+        term = term * (count - number) // (number + 1)
+    return min(1.0, 2 * tail / 2**count)
+
+
 def _number(value: Array) -> float | None:
     return float(value) if np.isfinite(value) else None
+
+
+def _with_interval(
+    value: float, drawn: Array, count: int, within: tuple[float, float] | None
+) -> Estimate:
+    """Return the value with the percentiles of its resamples; if they are equal, :func:`unanimous`
+    of ``count`` questions, none without bounds."""
+    drawn = drawn[np.isfinite(drawn)]  # a draw may hold no question that the statistic is of
+    if not len(drawn):
+        return Estimate(value)
+    low, high = np.quantile(drawn, [TAIL, 1 - TAIL])
+    if high - low > _EQUAL:
+        return Estimate(value, float(low), float(high))
+    return Estimate(value) if within is None else Estimate(value, *unanimous(value, count, within))

@@ -23,6 +23,8 @@ from flowright.core.tables import read_object
 from flowright.core.untrusted import one_line
 from flowright.data.contamination import TRAINED_ON
 from flowright.judging.measuring.exam_report import SIMULATED
+from flowright.judging.measuring.pair_figures import LENGTH_CONTROLLED
+from flowright.judging.measuring.two_judges import two_judges_section
 
 MEASURE_NAMES = {
     "two_games": "right by two games",
@@ -38,6 +40,8 @@ MEASURE_NAMES = {
     "annotators_kappa": "kappa, each annotator",
     "among_annotators": "among annotators",
     "score": "score",
+    "win_rate": "win rate",
+    LENGTH_CONTROLLED: "win rate, length-controlled",
 }
 _COLUMNS = ("by the rule", "readable", "length", "rows")
 _TILES = 4
@@ -59,20 +63,25 @@ def benchmark_report(record: Record) -> Report:
     chips = [f"data: {about['data']}", f"rows' SHA-256: {about['sha256'][:16]}"]
     chips += [f"{name}: {about[name]}" for name in ("way", "outputs", "seed") if name in about]
     chips.append(f"Flowright {about['version']}")
-    data = "" if about["data"] in benchmark["title"].casefold() else f" ({about['data']})"
+    data = (
+        "" if about["data"].casefold() in benchmark["title"].casefold() else f" ({about['data']})"
+    )
     overlap = [one_line(line, 200) for line in overlap_lines(about)]
-    warnings: list[tuple[str, str]] = [SIMULATED] if about.get("simulated") else []
+    is_simulated = about.get("simulated") or record.get("against", {}).get("simulated")
+    warnings: list[tuple[str, str]] = [SIMULATED] if is_simulated else []
     if partial := _partial(record):
         warnings.append(("PARTIAL:", partial))
     if len(overlap) > 1:
         warnings.append((overlap[0], " ".join(overlap[1:])))
     calibration = calibration_section(record.get("calibration") or {})
+    against = two_judges_section(record)
     paper = f"{benchmark['paper']}. " if benchmark["paper"] else ""
     return Report(
         kind="Judge benchmark",
         title=f"{about['judge']} on {benchmark['title']}{data}",
         sections=[
             _figures(record),
+            *([against] if against else []),
             *([calibration] if calibration else []),
             _published(record),
             _counts(record, overlap),

@@ -24,11 +24,13 @@ from flowright.judging.measuring.measured_judges import (
 )
 from flowright.judging.measuring.pair_figures import (
     KAPPA,
+    LENGTH_CONTROLLED,
     Figure,
     Figures,
     Judged,
     Macro,
     prompt_of,
+    verdict_of,
 )
 from flowright.judging.trained.calibration import ScoredPair
 
@@ -150,6 +152,17 @@ def file_benchmark(has_ties: bool) -> Benchmark:
     return Benchmark("Pairs of a file", "", measures, _AGREEMENT, (MEAN_OF_SUBSETS,))
 
 
+def two_sets_benchmark(first: str, second: str, has_difficulty: bool) -> Benchmark:
+    """Return the benchmark of one set of answers against another."""
+    rule = (
+        f"The share of questions that {first} wins, a tie being half; length-controlled, by a "
+        "logistic regression on the difference in length"
+        + (" and the question's difficulty." if has_difficulty else ".")
+    )
+    measures = ("win_rate", LENGTH_CONTROLLED, *_ORDER)
+    return Benchmark(f"{first} against {second}", "", measures, rule)
+
+
 REWARDBENCH2 = "rewardbench2"
 
 
@@ -238,8 +251,9 @@ class BenchmarkRows(ABC, Generic[R]):
         return []
 
     @abstractmethod
-    def row(self, key: str) -> dict[str, Any]:
-        """Return the fields of a row for the record."""
+    def row(self, key: str, result: R) -> dict[str, Any]:
+        """Return the fields of a row for the record: ``right`` if its result can be right or wrong,
+        and a digest of its ``prompt``, by which rows are resampled."""
 
 
 async def ask_rows(
@@ -277,11 +291,19 @@ async def ask_rows(
 
 
 class PairRows(BenchmarkRows[Games]):
-    """Pairs, each asked about in both orders."""
+    """Pairs, each asked about in both orders. ``difficulty`` by prompt, possibly empty, is that of
+    two sets of answers, whose pairs have no labels; None: labelled pairs."""
 
     result = Games
 
-    def __init__(self, pairs: Sequence[Pair], benchmark: Benchmark, seed: int = 0) -> None:
+    def __init__(
+        self,
+        pairs: Sequence[Pair],
+        benchmark: Benchmark,
+        seed: int = 0,
+        difficulty: Mapping[str, float] | None = None,
+    ) -> None:
+        self._difficulty = difficulty
         self._pairs = {key_of(pair): pair for pair in pairs}
         if len(self._pairs) < len(pairs):
             raise ValueError("two pairs of one source have the same id")
@@ -297,13 +319,14 @@ class PairRows(BenchmarkRows[Games]):
         return await judge.compare(self._pairs[key])
 
     def figures(self, results: Mapping[str, Games]) -> list[Figure]:
-        figures = Figures(self._judged(results), RESAMPLES, self._seed)
+        figures = Figures(self._judged(results), RESAMPLES, self._seed, self._difficulty or {})
         shares = figures.shares(self._benchmark.measures, self._benchmark.macros)
         return [*shares, *figures.annotators()]
 
     def counts(self, results: Mapping[str, Games]) -> dict[str, int]:
         judged = self._judged(results)
         games = [game for row in judged for game in row.games.both]
+        labelled = sum(pair.label == "tie" for pair in self._pairs.values())
         return {
             "rows": len(self._pairs),
             "prompts": len({prompt_of(pair) for pair in self._pairs.values()}),
@@ -311,7 +334,7 @@ class PairRows(BenchmarkRows[Games]):
             "questions": len(games),
             "unreadable": sum(game.status == "unreadable" for game in games),
             "ties": sum(game.preferred == "tie" for game in games),
-            "labelled_ties": sum(pair.label == "tie" for pair in self._pairs.values()),
+            **({} if self._difficulty is not None else {"labelled_ties": labelled}),
         }
 
     def scored(self, results: Mapping[str, Games]) -> list[ScoredPair]:
@@ -321,9 +344,17 @@ class PairRows(BenchmarkRows[Games]):
             if judged.games.straight.scores is not None
         ]
 
-    def row(self, key: str) -> dict[str, Any]:
+    def row(self, key: str, result: Games) -> dict[str, Any]:
         pair = self._pairs[key]
-        row: dict[str, Any] = {"id": pair.id, "source": pair.source, "label": pair.label}
+        row: dict[str, Any] = {
+            "id": pair.id,
+            "source": pair.source,
+            "prompt": digest_of(prompt_of(pair)),
+        }
+        if self._difficulty is None:
+            row["label"] = pair.label
+            if not result.failed:
+                row["right"] = verdict_of(result) == pair.label
         return row | ({"category": pair.category} if pair.category else {})
 
     def _judged(self, results: Mapping[str, Games]) -> list[Judged]:
@@ -332,6 +363,10 @@ class PairRows(BenchmarkRows[Games]):
             for key, pair in self._pairs.items()
             if key in results and not results[key].failed
         ]
+
+
+def digest_of(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:12]
 
 
 def sha256_of(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -27,6 +27,7 @@ from flowright.judging.measuring.benchmark_judges import (
     OpenedJudge,
     open_measured_judge,
 )
+from flowright.judging.measuring.benchmark_report import read_record
 from flowright.judging.measuring.benchmark_rows import (
     BENCHMARKS,
     REWARDBENCH2,
@@ -38,12 +39,19 @@ from flowright.judging.measuring.benchmark_rows import (
     ask_rows,
     file_benchmark,
     journal_path,
+    two_sets_benchmark,
 )
 from flowright.judging.measuring.labelled_answers import sampled_groups
 from flowright.judging.measuring.measured_judges import LengthJudge, MeasuredJudge, to_row
 from flowright.judging.measuring.pair_figures import Figure, prompt_of
-from flowright.judging.measuring.pair_files import read_outputs, read_pairs_file, read_rewardbench2
+from flowright.judging.measuring.pair_files import (
+    read_outputs,
+    read_pairs_file,
+    read_rewardbench2,
+    read_two_sets,
+)
 from flowright.judging.measuring.rewardbench2 import MODES, BestOfPrompt, BestOfRows, Mode
+from flowright.judging.measuring.two_judges import compare_judges
 from flowright.judging.trained.calibration import Calibration, ScoredPair, reliability_of
 
 Progress = Callable[[str, int], Callable[[], None]]
@@ -58,13 +66,16 @@ _SHOWN = 10  # lines about unusable rows
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkRequest:
-    """Settings of the command line: one of ``benchmark``, ``pairs`` and ``outputs``; ``judge`` is
-    None with the last. ``mode`` None is ranking for a judge that can choose among several answers.
+    """Settings of the command line: one of ``benchmark``, ``pairs``, ``answers`` (two files) and
+    ``outputs``; ``judge`` is None with the last. ``against``: a second judge on the same rows, or
+    the record of one. ``mode`` None is ranking for a judge that can choose among several answers.
     ``trained_on`` are folders with a record of the judge's training data, beside its own."""
 
     judge: JudgeName | None
+    against: JudgeName | None = None
     benchmark: str | None = None
     pairs: Path | None = None
+    answers: Sequence[Path] | None = None
     outputs: Path | None = None
     folder: Path = Path("data/raw")
     out: Path | None = None
@@ -80,8 +91,24 @@ async def run_benchmark(
     request: BenchmarkRequest, open_folder: JudgeOpener, progress: Progress, say: Say
 ) -> Path:
     """Measure, write the record and return its path. Replies are kept in a journal beside it as
-    they come, and a later call resumes. ``open_folder`` opens a trained judge. Raises UserError,
-    ServerDown."""
+    they come, and a later call resumes. The record of a second judge is ``OUT.against.json``.
+    ``open_folder`` opens a trained judge. Raises UserError, ServerDown."""
+    out = await _benchmark(request, open_folder, progress, say)
+    if (against := request.against) is None:
+        return out
+    other = Path(against.judge)
+    if other.suffix != ".json":
+        second = replace(request, judge=against, out=out.with_name(f"{out.stem}.against.json"))
+        other = await _benchmark(second, open_folder, progress, lambda line: None)
+    record = read_record(out)
+    with disk_errors(out):
+        write_json(out, {**record, "against": compare_judges(record, read_record(other))})
+    return out
+
+
+async def _benchmark(
+    request: BenchmarkRequest, open_folder: JudgeOpener, progress: Progress, say: Say
+) -> Path:
     check_writable((request.out or OUT).parent)
     if request.outputs is not None:
         return await _count_outputs(request, request.outputs, say)
@@ -98,10 +125,17 @@ async def run_benchmark(
             rows = BestOfRows(kept, mode, request.seed)
             partial += rows.missing
             return await _measure(request, opened, rows, MODES[mode], overlap, partial, progress)
-    benchmark, pairs, partial = _pairs(request, say)
+    difficulty = None
+    if request.answers is not None:
+        sets = read_two_sets(request.answers)
+        benchmark = two_sets_benchmark(*sets.names, bool(sets.difficulty))
+        pairs, partial = _limited(sets.pairs, prompt_of, request)
+        partial, difficulty = [*sets.missing, *partial], sets.difficulty
+    else:
+        benchmark, pairs, partial = _pairs(request, say)
     async with open_measured_judge(request.judge, open_folder) as opened:
         overlap = _overlap(request, opened, pairs)
-        rows = PairRows(pairs, benchmark, request.seed)
+        rows = PairRows(pairs, benchmark, request.seed, difficulty)
         return await _measure(request, opened, rows, benchmark, overlap, partial, progress)
 
 
@@ -115,7 +149,7 @@ async def _measure(
     progress: Progress,
 ) -> Path:
     judge = opened.judge
-    data = request.pairs.name if request.pairs is not None else str(request.benchmark)
+    data = request.pairs.name if request.pairs is not None else request.benchmark or benchmark.title
     named = request.judge.judge if request.judge else judge.name
     out = request.out or OUT / f"{_file_name(named)}-{_file_name(Path(data).stem)}.json"
     about = {
@@ -190,7 +224,7 @@ async def _write(
             if figure.reading == "published"
         ],
         "published": [asdict(figure) for figure in benchmark.published],
-        "rows": [{**rows.row(key), **to_row(results[key])} for key in rows.keys],
+        "rows": [{**rows.row(key, results[key]), **to_row(results[key])} for key in rows.keys],
         **more,
     }
     with disk_errors(out):

@@ -8,6 +8,7 @@ not independent.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal, get_args
 
 import numpy as np
@@ -25,6 +26,7 @@ from flowright.core.statistics import (
 from flowright.data.preferences import PREFERRED, Pair, Preferred
 from flowright.judging.audit import kappa_of_table
 from flowright.judging.measuring.measured_judges import GameOutcome, Games
+from flowright.judging.measuring.win_rates import length_controlled
 
 Reading = Literal["published", "answered"]
 READINGS: tuple[Reading, ...] = get_args(Reading)
@@ -111,7 +113,16 @@ def _longer(judged: Judged, reading: Reading) -> Counted | None:
     return (sum(won), len(won)) if won else None
 
 
+def _win(judged: Judged, reading: Reading) -> Counted | None:
+    """The share that the first answer won of the games that can be read; a tie is half."""
+    won = [_WON[g.preferred] for g in judged.games.both if g.preferred is not None]
+    return (sum(won) / len(won), 1) if won else None
+
+
+_WON: Mapping[Preferred, float] = {"first": 1.0, "tie": 0.5, "second": 0.0}
+
 MEASURES: Mapping[str, Count] = {
+    "win_rate": _win,
     "two_games": _two_games,
     "three_class": _three_class,
     "agreement": _agreement,
@@ -123,6 +134,8 @@ MEASURES: Mapping[str, Count] = {
 }
 KAPPA = "kappa"
 """Not a share: see :func:`kappa`."""
+LENGTH_CONTROLLED = "length_controlled"
+"""See :func:`flowright.judging.measuring.win_rates.length_controlled`."""
 
 
 def verdict_of(games: Games) -> Preferred | None:
@@ -164,7 +177,7 @@ def mean_of_shares(sums: Array) -> Array:
 
 
 ALL = "all"
-_NOT_AVERAGED = (KAPPA, "consistency", "first_place", "longer")
+_NOT_AVERAGED = (KAPPA, LENGTH_CONTROLLED, "win_rate", "consistency", "first_place", "longer")
 """Measures without a mean of subsets."""
 
 
@@ -194,10 +207,18 @@ class Macro:
 
 
 class Figures:
-    """The figures of one judge on some pairs, with the same resamples for each."""
+    """The figures of one judge on some pairs, with the same resamples for each. ``difficulty``:
+    that of each prompt (:func:`prompt_of`), if known."""
 
-    def __init__(self, rows: Sequence[Judged], resamples: int, seed: int) -> None:
+    def __init__(
+        self,
+        rows: Sequence[Judged],
+        resamples: int,
+        seed: int,
+        difficulty: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
         self._rows = rows
+        self._difficulty = difficulty
         self._resampler = Resampler((prompt_of(row.pair) for row in rows), resamples, seed)
 
     def shares(self, measures: Iterable[str], macros: Sequence[Macro] = ()) -> list[Figure]:
@@ -208,8 +229,10 @@ class Figures:
                 for group, rows in groups_of(self._rows).items():
                     if measure == KAPPA:
                         found.append(self._kappa(group, rows, reading))
-                    else:
+                    elif measure != LENGTH_CONTROLLED:
                         found.append(self._share(measure, group, rows, reading))
+                    elif reading == "published":  # it leaves out unreadable replies by itself
+                        found.append(self._length_controlled(group, rows))
                 for macro in macros if measure not in _NOT_AVERAGED else ():
                     found += self._macro(measure, macro, reading)
         return found
@@ -240,6 +263,18 @@ class Figures:
         kept = [row for row in rows if reading == "published" or is_read(row)]
         counts = [confusion(verdict_of(row.games), row.pair.label) for row in kept]
         return Figure(KAPPA, group, reading, self._estimate(kept, counts, kappa), len(kept))
+
+    def _length_controlled(self, group: str, rows: Sequence[Judged]) -> Figure:
+        kept, counts = _counted("win_rate", rows, "published")
+        prompts = [prompt_of(row.pair) for row in kept]
+        estimate = length_controlled(
+            self._resampler,
+            prompts,
+            [won for won, _ in counts],
+            [len(row.pair.first) - len(row.pair.second) for row in kept],
+            [self._difficulty[prompt] for prompt in prompts] if self._difficulty else (),
+        )
+        return Figure(LENGTH_CONTROLLED, group, "published", estimate, len(kept))
 
     def _macro(self, measure: str, macro: Macro, reading: Reading) -> list[Figure]:
         """For each set of at least two subsets (all, or those of one prefix)."""

@@ -24,6 +24,7 @@ from flowright.judging.measuring.benchmark_rows import (
     RESAMPLES,
     Benchmark,
     BenchmarkRows,
+    digest_of,
     sha256_of,
 )
 from flowright.judging.measuring.measured_judges import AnswerChoice, MeasuredJudge, Rating
@@ -228,9 +229,15 @@ class BestOfRows(BenchmarkRows[Ballot]):
             "unreadable": sum(each.status == "unreadable" for each in every),
         }
 
-    def row(self, key: str) -> dict[str, Any]:
+    def row(self, key: str, result: Ballot) -> dict[str, Any]:
         row = self._rows[key]
-        return {"id": row.id, "subset": row.subset, "correct": row.correct}
+        named = {"id": row.id, "subset": row.subset, "correct": row.correct}
+        if result.failed:
+            return named
+        is_right = (
+            margins(row, result).right if row.subset == TIES else score(result, "published") == 1
+        )
+        return {**named, "prompt": digest_of(row.cluster), "right": is_right}
 
     def figures(self, results: Mapping[str, Ballot]) -> list[Figure]:
         scored = self._scored(results)
