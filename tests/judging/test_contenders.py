@@ -51,6 +51,25 @@ def sides(games: Games) -> tuple[Any, ...]:
     return tuple(game.preferred or game.status for game in games.both)
 
 
+async def test_samples_vote_order_by_order_and_by_their_mean() -> None:
+    """Where the shorter answer stands first, two samples of three take it for the better one."""
+    swapped = iter("AAB")
+
+    def said(request: ChatRequest) -> Any:
+        shown = request.messages[-1].content
+        if "score" in shown:
+            return {"reason": "", "score": next(scores)}
+        is_first = shown.index("Hello!") < shown.index("Goodbye.")
+        return {"reason": "", "better": "A" if is_first else next(swapped)}
+
+    games = await model(said, samples=3).compare(PAIR)
+    assert sides(games) == ("first", "second")
+    assert [len(game.replies) for game in games.both] == [3, 3]
+    scores = iter([1.0, 0.5, 0.0])
+    rating = await model(said, "score", samples=3).rate(PAIR.conversation, "Hello!", "k")
+    assert rating.score == 0.5, "a panel of answers that are right or wrong would abstain"
+
+
 async def test_a_model_is_asked_in_both_orders() -> None:
     always_a = await model({"reason": "It is.", "better": "A"}).compare(PAIR)
     assert sides(always_a) == ("first", "second"), "the place shown first wins, twice"
@@ -120,7 +139,6 @@ async def test_a_whole_conversation_is_shown() -> None:
     ("change", "why"),
     [
         ({"mode": "rules", "model": None}, "rules need references"),
-        ({"samples": 3}, "judge.samples"),
         ({"min_confidence": 0.6}, "judge.min_confidence"),
     ],
 )

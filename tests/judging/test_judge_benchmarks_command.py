@@ -166,7 +166,7 @@ def test_subsets_of_a_benchmark_are_measured_alone(
         (["--judge", "none.yaml", "--pairs", "PAIRS"], "none.yaml"),
         (["--judge", "PAIRS", "--pairs", "PAIRS"], "a judge is a baseline"),
         (["--judge", "./", "--pairs", "PAIRS"], "no model: no checkpoints"),
-        (["--judge", "simulated", "--pairs", "PAIRS", "judge.samples=2"], "judge.samples"),
+        (["--judge", "simulated", "--pairs", "PAIRS", "judge.combine=mean"], "judge.combine"),
         (["--judge", "length", "--pairs", "none.jsonl"], "no such file"),
         (["--outputs", "none.jsonl"], "no such file"),
     ],

@@ -126,9 +126,10 @@ def test_two_sets_of_answers_have_a_win_rate(
         read_two_sets(
             [Path(answers[0]), _write(tmp_path / "x.json", [{"prompt": "?", "answer": ""}])]
         )
-    with pytest.raises(DataError, match="answered before"):
-        rows = [{"prompt": "?", "output": "a"}] * 2
-        read_two_sets([Path(answers[0]), _write(tmp_path / "x.json", rows)])
+    rows = [{"prompt": "Q0", "output": "a"}, {"prompt": "Q0", "output": "b"}, {"prompt": "Q1"}]
+    sets = read_two_sets([Path(answers[0]), _write(tmp_path / "x.json", rows)])
+    assert [(pair.first, pair.second) for pair in sets.pairs] == [("long ", "a")]
+    assert sets.names == ("new", "x") and sets.difficulty and len(sets.partial) == 3
 
 
 def test_two_judges_are_compared_on_the_same_pairs(

@@ -97,6 +97,13 @@ class JudgeSection(Section):
     """Verdicts per query, which vote."""
     sample_temperature: NonNegativeFloat = 0.7
     """Temperature of the first attempt with several samples."""
+    principles: bool = False
+    """Have the judge write weighted principles for the question, then criticise by each of them,
+    then decide."""
+    meta: Name | None = None
+    """Model that rates the reasoning of each of several samples."""
+    keep: Positive = 1
+    """Samples that `meta` rates highest; they alone vote."""
     min_confidence: Fraction = 0.0
     """Share of agreeing votes below which there is no verdict."""
     second_reading: bool = True
@@ -151,6 +158,19 @@ class JudgeSection(Section):
         if self.mode == "rules" and (self.panel or self.service is not None):
             raise ValueError("a panel or a service with mode rules: the rules ask no judge")
         return self
+
+    @model_validator(mode="after")
+    def _check_meta(self) -> "JudgeSection":
+        if self.meta and self.samples <= self.keep:
+            raise ValueError(f"meta chooses {self.keep} of more samples; samples is {self.samples}")
+        if self.meta and (self.mode == "rules" or self.service is not None):
+            raise ValueError("meta with mode rules or a service: set it where the model is asked")
+        return self
+
+    @property
+    def further_models(self) -> tuple[str, ...]:
+        """Models beside the judge: its panel, and the one that rates samples."""
+        return (*self.panel, *([self.meta] if self.meta else []))
 
     @model_validator(mode="after")
     def _check_aspects(self) -> "JudgeSection":

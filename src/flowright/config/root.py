@@ -82,9 +82,9 @@ class EnvironmentSection(Section):
         return config.judge.model or config.aflow_executor_model
 
     def models(self, config: "Config") -> frozenset[str]:
-        """Return the names of all large models that the run asks: executor, judge, panel."""
+        """Return the names of all large models that the run asks: executor, judge, panel, meta."""
         judge = {config.judge_model} if config.judge_model is not None else set[str]()
-        return frozenset({config.aflow_executor_model, *judge, *config.judge.panel})
+        return frozenset({config.aflow_executor_model, *judge, *config.judge.further_models})
 
     def samples_nothing(self, config: "Config") -> bool:
         """Return whether the policy writes nothing, neither to train on nor to be measured by."""
@@ -302,6 +302,7 @@ class JudgeServerConfig(Section):
             ("server.judge_class", self.server.judge_class),
             ("judge.service", self.judge.service),
             ("judge.panel", self.judge.panel),
+            ("judge.meta", self.judge.meta),
         ):
             if other:
                 raise ValueError(f"{key}: trained.folder is the judge already; leave one out")
@@ -325,4 +326,4 @@ class JudgeServerConfig(Section):
         if self.trained.folder is not None:
             return frozenset()
         model = None if self.judge.service is not None else self.judge.model
-        return frozenset(filter(None, (model, *self.judge.panel)))
+        return frozenset(filter(None, (model, *self.judge.further_models)))

@@ -13,6 +13,7 @@ import numpy as np
 
 from flowright.core.statistics import Array, Statistic, ratio
 from flowright.grading import Gold
+from flowright.judging.meta_judge import META_FAILED
 from flowright.judging.panel import disagreement
 from flowright.judging.verdict import Source, Status, Verdict
 
@@ -84,6 +85,8 @@ def audit(verdicts: Sequence[Verdict | None], golds: Sequence[Gold | None]) -> d
     - ``judge/drift``: share called right minus the share that gold calls right, of samples with
       both; positive for a generous judge;
     - ``judge/disagreement``: mean share of a panel's members in the minority;
+    - ``judge/meta_failed``: share of verdicts for which ``judge.meta`` failed, so that all samples
+      voted; left out at 0;
     - ``judge/attempts_mean``: attempts per verdict for which a model was asked;
     - ``judge/status/<status>``, ``judge/source/<source>``: shares of all verdicts.
     """
@@ -116,6 +119,8 @@ def audit(verdicts: Sequence[Verdict | None], golds: Sequence[Gold | None]) -> d
     present = [verdict for verdict in verdicts if verdict is not None]
     split = [share for verdict in present if (share := disagreement(verdict)) is not None]
     metrics |= _mean("judge/disagreement", split)
+    if any(lost := [META_FAILED in verdict.parts for verdict in present]):
+        metrics |= _mean("judge/meta_failed", lost)
     asked = [verdict.attempts for verdict in present if verdict.attempts > 0]
     metrics |= _mean("judge/attempts_mean", asked)
     for status in get_args(Status):

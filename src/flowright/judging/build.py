@@ -13,9 +13,11 @@ from typing import Any, TypeVar
 from flowright.config.judge import JudgeSection
 from flowright.config.llm import SIMULATED
 from flowright.config.loading import load_entries
+from flowright.core.errors import ConfigError
 from flowright.data.contamination import TrainedOn
 from flowright.grading.gold import Algebra
 from flowright.judging.llm_judge import LlmJudge
+from flowright.judging.meta_judge import BestSamples, MetaJudge
 from flowright.judging.panel import Panel
 from flowright.judging.prompts import wording_hash
 from flowright.judging.remote import RemoteJudge
@@ -108,13 +110,14 @@ async def open_judge(
         if section.service is not None:
             service = RemoteJudge(section.service)
             stack.push_async_callback(service.aclose)
-        names = section.panel
+        names = section.further_models
         if model is not None and service is None and section.mode != "rules":
             names = (model, *names)
         clients = {name: models[name].as_role("judge") for name in names if name in models}
         asked = service or clients.get(model or "")
         panel = [clients[name] for name in section.panel]
-        judge = build_judge(section, asked, panel, algebra)
+        meta = clients[section.meta] if section.meta else None
+        judge = build_judge(section, asked, panel, algebra, meta)
         yield OpenJudge(judge, service, names, clients=tuple(clients.values()))
 
 
@@ -123,11 +126,12 @@ def build_judge(
     model: ChatModel | Judge | None,
     panel: Sequence[ChatModel] = (),
     algebra: Algebra | None = None,
+    meta: ChatModel | None = None,
 ) -> Judge:
     """Build the configured judge around ``model``, which may be a service or another judge, and is
     None only if rules alone decide. Each member of the ``panel`` has a cache and a breaker of its
-    own, around its samples. Raises ConfigError for a wording, or another choice by import path,
-    that cannot be used."""
+    own, around its samples, which ``meta``, the model of ``judge.meta``, rates. Raises ConfigError
+    for a wording, or another choice by import path, that cannot be used."""
     if section.mode == "rules":
         judge = rules_alone(algebra) if section.second_reading else RuleJudge(algebra=algebra)
         return Gated(judge) if section.gate else judge
@@ -144,6 +148,13 @@ def build_judge(
         if section.samples == 1:
             return judge
         samples = [SampledJudge(judge, number) for number in range(section.samples)]
+        if section.meta is not None:
+            if meta is None:
+                raise ConfigError("judge.meta: rates a model's samples alone; leave it out here")
+            rater, sure = MetaJudge(meta, section), section.min_confidence
+            return BestSamples(
+                samples, section.combine, min_confidence=sure, meta=rater, keep=section.keep
+            )
         # With a panel, the confidence counts twice: among samples, and among members.
         return Panel(samples, section.combine, min_confidence=section.min_confidence)
 
@@ -234,8 +245,8 @@ def fingerprint(section: JudgeSection) -> str:
     parameters = section.model_dump(
         include={
             "ask", "aspects", "right_from", "both_orders", "on_disagreement", "samples",
-            "sample_temperature", "combine", "min_confidence", "temperature", "max_tokens",
-            "reasoning_effort", "max_answer_chars",
+            "sample_temperature", "principles", "meta", "keep", "combine", "min_confidence",
+            "temperature", "max_tokens", "reasoning_effort", "max_answer_chars",
         }
     )  # fmt: skip
     return f"{wording_hash(section)} {parameters}"

@@ -15,7 +15,16 @@ from flowright.core.off_loop import off_loop
 from flowright.criteria.rubrics.points import earned_share
 from flowright.judging.attempts import QuestionResult, RetryingAsker, reading_section
 from flowright.judging.prompts import Answered, Block, Question, wording_of
-from flowright.judging.schemas import BETTER, GRADE, SHARE, TOP_GRADE, TRUTH, Field, Value
+from flowright.judging.schemas import (
+    BETTER,
+    GRADE,
+    PRINCIPLES,
+    SHARE,
+    TOP_GRADE,
+    TRUTH,
+    Field,
+    Value,
+)
 from flowright.judging.verdict import DOWN, JudgeQuery, Verdict
 from flowright.llm.chat import ChatModel, Usage
 from flowright.llm.context import last_tokens
@@ -58,6 +67,13 @@ class Ask:
         return None
 
 
+FIRST_PRINCIPLES = Field("principles", PRINCIPLES)
+_PRINCIPLED = (
+    "Before you judge, write the principles that matter for this very question: two to five, each "
+    "with its weight in percent, all weights together 100. Then criticise what you judge by each "
+    "of them, and decide last, by the weights."
+)
+
 WAYS = ASK.table({name: f"flowright.judging.llm_judge:{name.upper()}" for name in ASK})
 """An :class:`Ask` each."""
 
@@ -74,6 +90,12 @@ class Questions:
         wording = wording_of(section)
         self._criteria = wording.criteria
         self._wording = wording.for_ask(section.ask, section.wording)
+        self._principled = section.principles and not self.ask.reads_criteria
+        if self._principled and self._wording.examples:
+            raise ConfigError(
+                f"{section.wording}: questions.{section.ask}.examples have no principles; leave "
+                "them out, or judge.principles"
+            )
         self._examples: tuple[Answered, ...] = ()  # while they are rendered themselves
         self._examples = tuple(map(self._answered, range(len(self._wording.examples))))
 
@@ -90,6 +112,9 @@ class Questions:
         examples = self._examples
         if query.instruction:  # the examples answer another one
             text, examples = sanitise(query.instruction), ()
+        if self._principled:
+            text = f"{text}\n\n{_PRINCIPLED}"
+            question = replace(question, fields=(FIRST_PRINCIPLES, *question.fields))
         return replace(question, system=wording.system, instruction=text, examples=examples)
 
     def _answered(self, number: int) -> Answered:
@@ -126,7 +151,7 @@ def _of_one(
     name: str = "",
 ) -> Question:
     answer = Block("FINAL ANSWER", shown_answer(query.answer, section))
-    return Question((*_task_blocks(query), *more, answer), fields, name)
+    return Question((*task_blocks(query), *more, answer), fields, name)
 
 
 def shown_answer(answer: str, section: JudgeSection) -> str:
@@ -219,7 +244,7 @@ def _which_better(query: JudgeQuery, section: JudgeSection) -> Sequence[Question
             answers.reverse()
         blocks = [Block(f"ANSWER {place}", text) for place, text in zip("AB", answers, strict=True)]
         better = Field("better", BETTER, tagged=True)
-        asked.append(Question((*_task_blocks(query), *blocks), (better,), name=order))
+        asked.append(Question((*task_blocks(query), *blocks), (better,), name=order))
     return asked
 
 
@@ -239,7 +264,8 @@ def _won(query: JudgeQuery, section: JudgeSection, replies: Replies) -> JudgeSco
 PAIRWISE = Ask(_which_better, _won, compares=True)
 
 
-def _task_blocks(query: JudgeQuery) -> list[Block]:
+def task_blocks(query: JudgeQuery) -> list[Block]:
+    """Return the problem, its accepted answers and the evidence."""
     return [
         Block("PROBLEM", query.question, optional=True),
         Block("REFERENCE ANSWER", query.reference, optional=True),
@@ -287,6 +313,7 @@ class LlmJudge:
         results = await asyncio.gather(
             *(self._asker.ask(q, f"{query.key}/{q.name}" if q.name else query.key) for q in asked)
         )
+        results = [_with_principles(result) for result in results]
         replies = [result.values for result in results]
         scored = questions.ask.score(query, self._section, replies)
         verdict = self._verdict(query, results, scored, began)
@@ -321,3 +348,12 @@ class LlmJudge:
             parts=scored.parts,
             replies=tuple(reply for result in results for reply in result.replies),
         )
+
+
+def _with_principles(result: QuestionResult) -> QuestionResult:
+    """Move the principles from the values to the beginning of the reason."""
+    values = dict(result.values)
+    principles = values.pop(FIRST_PRINCIPLES.key, None)
+    if principles is None or result.status != "ok":
+        return replace(result, values=values)
+    return replace(result, values=values, reason=f"Principles: {principles}\n{result.reason}")

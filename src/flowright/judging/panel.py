@@ -83,13 +83,17 @@ class Panel:
     async def judge(self, query: JudgeQuery) -> Verdict:
         began = time.monotonic()
         verdicts = await asyncio.gather(*(member.judge(query) for member in self.members))
+        return self.combined(query, verdicts, began)
+
+    def combined(self, query: JudgeQuery, verdicts: Sequence[Verdict], began: float) -> Verdict:
+        """Combine the members' verdicts, or those of fewer members whose weights are equal."""
         each = "; ".join(
             f"{v.judge or member.name}: {v.status if v.score is None else f'{v.score:g}'}"
-            for v, member in zip(verdicts, self.members, strict=True)
+            for v, member in zip(verdicts, self.members, strict=False)
         )
         votes = [
             Vote(v.score, 0.5 if v.correct is None else float(v.correct), weight)
-            for v, weight in zip(verdicts, self.weights, strict=True)
+            for v, weight in zip(verdicts, self.weights, strict=False)
             if v.score is not None
         ]
         down: list[Status] = [v.status for v in verdicts if v.status in DOWN]

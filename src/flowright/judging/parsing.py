@@ -35,6 +35,7 @@ from flowright.judging.contradictions import (
     require_unanimous,
 )
 from flowright.judging.schemas import (
+    PRINCIPLES,
     TRUTH,
     WRAPPING,
     Field,
@@ -92,6 +93,8 @@ def _collected(fields: Sequence[Field], reply: "_TextReply | _JsonReply") -> Rea
             values[field.key] = reply.value(field)
         except Unread as error:
             unread.append(error)
+    if fields[0].schema is PRINCIPLES and fields[0].key not in values:
+        values = {}  # a verdict before the principles is none
     if not unread:
         reason = reply.reason.strip().encode("utf-8", "replace").decode()  # JSON has surrogates
         if len(reason) > _MAX_REASON_CHARS:
@@ -140,14 +143,15 @@ class _JsonReply:
 
     def __init__(self, text: str, fields: Sequence[Field], enforced: bool = False) -> None:
         self._text = text
-        keys = [field.key for field in fields]
+        first = [field.key for field in fields if field.schema is PRINCIPLES]
+        keys = [field.key for field in fields if field.schema is not PRINCIPLES]
         self._wanted = {normal(key) for key in keys}
         self._objects = [
             found
             for found in _objects(text)
-            if any(normal(key) in self._wanted for key, _ in found.pairs)
+            if any(normal(key) in {*self._wanted, *first} for key, _ in found.pairs)
         ]
-        layout = [["reason", *keys]]
+        layout = [[*first, "reason", *keys]]
         is_exact = all(o.exact for o in self._objects)
         has_layout = [[k for k, _ in o.pairs] for o in self._objects] == layout
         self._enforced = enforced and is_exact and has_layout
@@ -165,6 +169,8 @@ class _JsonReply:
         if not last.exact and sum(obj is last for obj, _ in found) > 1:
             raise Unread("conflict", f"an object that is no JSON has {field.key!r} twice")
         value = value_of(field, found[-1][1])
+        if field.schema is PRINCIPLES:
+            return value
         reason = dict(last.pairs).get("reason", "")
         self.reason = reason if isinstance(reason, str) else ""
         others = [
@@ -287,6 +293,7 @@ _KEY = re.compile(
 _MAX_KEY_CHARS = 80
 _FENCE_LINE = re.compile(r"`{3,}\s*\w*")
 _OR = re.compile(r"\||/|\bor\b")
+_PRINCIPLES = re.compile(r"<principles>(.*?)</principles>", re.IGNORECASE | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,6 +311,12 @@ class _TextReply:
     (`Verdict: True|False`), which are no verdict."""
 
     def __init__(self, text: str, fields: Sequence[Field]) -> None:
+        self._principles = ""
+        if fields[0].schema is PRINCIPLES:
+            fields = fields[1:]
+            found = _PRINCIPLES.search(text)
+            if found is not None:
+                self._principles, text = found[1], text[: found.start()] + text[found.end() :]
         known = {normal(field.key): field for field in fields}
         tagged = [field for field in fields if field.tagged]
         for field in tagged:
@@ -328,6 +341,8 @@ class _TextReply:
 
     def value(self, field: Field) -> Value:
         """Return the value of a field. Raises Unread."""
+        if field.schema is PRINCIPLES:
+            return value_of(field, self._principles)
         text, key = self._text, normal(field.key)
         own = [entry for entry in self._entries if entry.key == key]
         if not own:

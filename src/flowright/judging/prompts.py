@@ -22,7 +22,15 @@ from flowright.config.loading import explain, load_section
 from flowright.config.section import Section
 from flowright.core.errors import ConfigError
 from flowright.judging.parsing import Form
-from flowright.judging.schemas import BETTER, REASON_CHARS, TRUTH, Field, Value
+from flowright.judging.schemas import (
+    BETTER,
+    CRITIQUE_CHARS,
+    PRINCIPLES,
+    REASON_CHARS,
+    TRUTH,
+    Field,
+    Value,
+)
 from flowright.judging.verdict import AnswerType, Criterion, JudgeQuery
 from flowright.llm.chat import Message
 from flowright.llm.fences import fence_for, fenced, sanitise
@@ -193,12 +201,15 @@ class Question:
             return None
         if form != "json_schema":
             return {"type": "json_object"} if form == "json_object" else None
-        reason = {"type": "string"} | ({"maxLength": REASON_CHARS} if bounded else {})
-        values = {field.key: dict(field.schema.json_schema) for field in self.fields}
+        first, fields = _split(self.fields)
+        most = {"maxLength": CRITIQUE_CHARS if first else REASON_CHARS} if bounded else {}
+        reason = {"type": "string"} | most
+        values = {field.key: reason for field in first} | {"reason": reason}
+        values |= {field.key: dict(field.schema.json_schema) for field in fields}
         schema = {
             "type": "object",
-            "properties": {"reason": reason, **values},
-            "required": ["reason", *values],
+            "properties": values,
+            "required": [*values],
             "additionalProperties": False,
         }
         named = {"name": "verdict", "strict": True, "schema": schema}
@@ -233,16 +244,29 @@ def _ask_json(fields: Sequence[Field]) -> str:
             return " or ".join(f'"{word}"' for word in field.schema.shown.split("|"))
         return field.schema.shown
 
+    first, fields = _split(fields)
+    begins = "".join(f'"{field.key}": "<{field.schema.shown}>", ' for field in first)
+    reason = "a critique by each principle" if first else "one short sentence"
     shown = "".join(f', "{field.key}": <{menu(field)}>' for field in fields)
     return (
-        f'Reply with one JSON object and nothing else: {{"reason": "<one short sentence>"{shown}}}.'
+        f'Reply with one JSON object and nothing else: {{{begins}"reason": "<{reason}>"{shown}}}.'
     )
 
 
 def _ask_text(fields: Sequence[Field]) -> str:
+    first, fields = _split(fields)
     lines = "one line" if len(fields) == 1 else f"{len(fields)} lines"
     shown = "\n".join(field.line(field.schema.shown) for field in fields)
+    begins = "".join(f"Begin with <{f.key}>{f.schema.shown}</{f.key}>. " for f in first)
+    reason = "criticise by each principle" if first else "give your reason in one short sentence"
+    reason = f"Then {reason}" if first else reason.capitalize()
     return (
-        f"Give your reason in one short sentence. Then end with {lines} in this form, each with "
-        f"one value of the menu:\n{shown}"
+        f"{begins}{reason}. Then end with {lines} in this form, each with one value of the "
+        f"menu:\n{shown}"
     )
+
+
+def _split(fields: Sequence[Field]) -> tuple[list[Field], list[Field]]:
+    """Split off the principles, which precede the reason."""
+    first = [field for field in fields if field.schema is PRINCIPLES]
+    return first, [field for field in fields if field.schema is not PRINCIPLES]

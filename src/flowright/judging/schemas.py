@@ -21,6 +21,8 @@ TOP_GRADE = 4
 REASON_CHARS = 200
 """Longest reason in a schema-constrained reply; small models may repeat themselves in a string
 until their tokens run out."""
+CRITIQUE_CHARS = 800
+"""Longest principles there, and longest reason that criticises by them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,18 @@ GRADE = AnswerSchema(
     _read_grade, "0|1|2|3|4", {"type": "integer", "enum": [0, 1, 2, 3, TOP_GRADE]}, TOP_GRADE
 )
 BETTER = AnswerSchema(_read_better, "A|B|tie", {"type": "string", "enum": ["A", "B", "tie"]})
+
+
+def _read_principles(value: object) -> str | None:
+    text = value.strip() if isinstance(value, str) else ""
+    return text if 0 < len(text) <= _MOST_PRINCIPLES else None
+
+
+_MOST_PRINCIPLES = 4000
+PRINCIPLES = AnswerSchema(
+    _read_principles, "two to five principles, each with its weight in percent", {"type": "string"}
+)
+"""Principles of ``judge.principles``: text that precedes the reason and decides nothing."""
 
 
 Fault = Literal["empty", "unclosed_thinking", "no_verdict", "invalid", "misplaced", "conflict"]

@@ -24,7 +24,7 @@ from flowright.simulation.requested_format import (
     write_reply,
 )
 from flowright.simulation.solver import Solver
-from flowright.simulation.table import CRITERION_LETTERS, CRITERION_WORDS
+from flowright.simulation.table import CRITERION_LETTERS, CRITERION_WORDS, REVIEW
 from flowright.simulation.values import ends_in
 
 _PASSED = re.compile(
@@ -52,6 +52,8 @@ class Assessor:
         self, prompt: JudgePrompt, draws: Draws, response_format: Mapping[str, Any] | None
     ) -> str:
         """Reply to a judge's prompt in the format that it requests."""
+        if prompt.judgement:
+            return self._graded(prompt, draws, response_format)
         if prompt.rival is not None:
             winner = self._winner(prompt, prompt.rival, draws)
             reason = f"Answer {winner} is closer to what the problem asks for. (simulated judge)"
@@ -81,6 +83,25 @@ class Assessor:
             value = judged(replace(VERDICT, key=next(iter(prompt.criteria))))
             return f"[[{int(value is True)}]]\n{reason}"
         return _written(prompt.instruction, response_format, VERDICT, reason, judged)
+
+    def _graded(
+        self, prompt: JudgePrompt, draws: Draws, response_format: Mapping[str, Any] | None
+    ) -> str:
+        """Grade a judgement as the table's review does an answer: it objects to a wrong one with
+        ``hit``, to a right one with ``false_alarm``."""
+        found = prompt.judgement.partition("\n")[0]
+        right = self.is_right(prompt, prompt.answer)
+        if prompt.rival is None:
+            is_sound = ("right" in found) == right
+        else:
+            lead = right - self.is_right(prompt, prompt.rival)
+            is_sound = lead * (("A is" in found) - ("B is" in found)) >= 0
+        objects = draws.chance("objects", REVIEW.false_alarm if is_sound else REVIEW.hit)
+        reason = f"The judgement is {'not ' * objects}sound. (simulated judge)"
+        return _written(
+            prompt.instruction, response_format, VERDICT, reason,
+            lambda field: _value(field, not objects, reason, draws),
+        )  # fmt: skip
 
     def is_right(self, prompt: JudgePrompt, answer: str) -> bool:
         """Return the verdict of a judge without errors."""
@@ -142,6 +163,8 @@ def _written(
 def _value(field: RequestedField, verdict: bool | str, reason: str, draws: Draws) -> FieldValue:
     """Return a verdict (right or wrong, or "A" or "B") as a field's value."""
     positive = verdict in (True, "A")
+    if field.key == "principles":
+        return "Correctness, 100 %. (simulated judge: it has no principles)"
     match field.schema:
         case "truth":
             return positive

@@ -222,7 +222,8 @@ class TaskPrompt:
 @dataclass(frozen=True, slots=True)
 class JudgePrompt:
     """A request for a verdict on one answer, or (``rival``) for the better of two. ``criteria`` by
-    key, such as ``criterion_1``; ``instruction`` is the prompt without its fenced texts."""
+    key, such as ``criterion_1``; ``instruction`` is the prompt without its fenced texts. With a
+    ``judgement`` it is that which is to be graded, by a meta judge."""
 
     question: str
     answer: str
@@ -232,6 +233,7 @@ class JudgePrompt:
     rival: str | None = None
     criteria: Mapping[str, str] = field(default_factory=dict)
     instruction: str = ""
+    judgement: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,13 +386,15 @@ def _judgement(
     answers = [p.text for p in parts if _CANDIDATE.search(p.label) and not _GIVEN.search(p.label)]
     if not answers:
         return None
-    pairwise = len(answers) >= 2 and _COMPARE.search(instruction) is not None
+    judgement = next((p.text for p in parts if p.label.strip() == "JUDGEMENT"), "")
+    compares = judgement or _COMPARE.search(instruction) is not None
+    pairwise = len(answers) >= 2 and bool(compares)
     criteria = {
         p.label.strip().casefold().replace(" ", "_"): p.text
         for p in parts
         if _CRITERION.fullmatch(p.label.strip())
     }
-    if not references and not pairwise and not criteria:
+    if not references and not pairwise and not criteria and not judgement:
         return None
     if not references and task is not None:
         references = [task.reference, *task.alternatives]
@@ -398,4 +402,6 @@ def _judgement(
     rest = _taken(_BLOCKS, prompt, lambda *_: None)
     answer, rival = answers[:2] if pairwise else (answers[-1], None)
     criteria = {} if pairwise else criteria
-    return JudgePrompt(question, answer, tuple(references), task, evidence, rival, criteria, rest)
+    return JudgePrompt(
+        question, answer, tuple(references), task, evidence, rival, criteria, rest, judgement
+    )

@@ -227,8 +227,9 @@ _SHOWN: Sequence[tuple[re.Pattern[str], Schema]] = (
     (re.compile(r"\W*A\W+(?:or\W+)?B(?:\W+(?:or\W+)?(?:tie|C)\b)?\W*"), "side"),
     (re.compile(r"\W*0\W.*\b4\W*", re.S), "grade"),
     (re.compile(r".{0,40}\b0(?:\.0+)?\b.{1,8}\b1(?:\.0+)?\b.{0,20}", re.S), "share"),
+    (re.compile(r".{0,20}\bprinciples\b.{0,60}"), "text"),
 )
-_IN_JSON = re.compile(r'"([\w -]{1,60})"\s*:\s*<([^<>]{1,80})>')
+_IN_JSON = re.compile(r'"([\w -]{1,60})"\s*:\s*"?<([^<>]{1,80})>')
 _IN_TAGS = re.compile(r"<(\w{1,40})>([^<>]{1,80})</\1>")
 _IN_LINES = re.compile(r"^[ \t*]*([A-Za-z][\w -]{0,60}):[ \t]*(\S[^\n]{0,60})$", re.M)
 
@@ -313,7 +314,7 @@ def write_reply(
     lines = [
         f"<{field.key}>{value}</{field.key}>" if field.tagged else f"{_title(field.key)}: {value}"
         for field, value in values.items()
-        if field.schema != "text"
+        if field.schema != "text" or field.tagged
     ]
     return "\n".join([reason, *lines])
 

@@ -121,7 +121,8 @@ class SimulatedApp(Starlette):
         is_drawn = query.temperature > (STEADY_TEMPERATURE if judges else 0)
         seed = (query.seed, index) if is_drawn else ("greedy",)
         if isinstance(prompt, JudgePrompt):
-            key = (prompt.question, prompt.answer, prompt.rival)
+            graded = (prompt.judgement,) if prompt.judgement else ()
+            key = (prompt.question, prompt.answer, prompt.rival, *graded)
             draws = Draws(self._section.seed, "judge", *key, *seed)
             text = self._assessor.reply(prompt, draws, query.response_format)
         else:

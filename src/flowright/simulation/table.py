@@ -177,6 +177,9 @@ REVIEW = ReviewTable(
     "in 53 % of cases (BIG-Bench Mistake, Tyen et al. 2023, arXiv 2311.08516).",
 )
 
+# A meta judge objects to judgements as REVIEW to answers. Principles (`judge.principles`) change no
+# verdict: their gain is not simulated.
+
 CRITERION_WORDS = 0.5
 """For a line of a rubric without quotes and an answer without a reference, P(true) rises with the
 share of the line's words in the answer, from ``judge_false_positive`` at none of them to

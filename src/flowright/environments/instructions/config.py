@@ -169,7 +169,7 @@ class InstructionsSection(EnvironmentSection):
     def models(self, config: Config) -> frozenset[str]:
         """Return the judge's names: no executor is asked."""
         judge = {config.judge_model} if config.judge_model is not None else set[str]()
-        panel = config.judge.panel if self.reward == "judge" else ()
+        panel = config.judge.further_models if self.reward == "judge" else ()
         return frozenset({*judge, *panel})
 
     def with_rules(self, environment: Mapping[str, str]) -> "InstructionsSection":

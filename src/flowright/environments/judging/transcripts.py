@@ -337,7 +337,7 @@ async def _judgement(
         if request.by == "model":
             yield by_model(_completions(model, request), request.words)
             return
-        alone = {"panel": (), "quorum": 1, "cache_size": 0, "breaker_threshold": 0}
+        alone = {"panel": (), "meta": None, "quorum": 1, "cache_size": 0, "breaker_threshold": 0}
         section = config.judge.model_copy(
             update={**alone, "second_reading": False, "both_orders": False}
         )

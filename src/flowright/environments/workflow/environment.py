@@ -240,7 +240,9 @@ class WorkflowEnvironment(Environment):
             for one in shown
             for times in re.findall(rf"\b(?:{asking})\((?:.*range\((\d+)\))?", one.completions[0])
         ]
-        judges = 0 if self.config.judge.mode == "rules" else 1 + len(self.config.judge.panel)
+        judge = self.config.judge
+        calls = judge.samples * (2 if judge.meta else 1)
+        judges = 0 if judge.mode == "rules" else calls * (1 + len(judge.panel))
         return {"executor": sum(called) / len(shown), "judge": judges}
 
     @property

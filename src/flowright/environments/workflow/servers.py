@@ -35,7 +35,7 @@ _OPERATION = frozenset(
 def models_that_judge(config: Config) -> frozenset[str]:
     """The names of the large models that are asked; none where a service or rules decide alone."""
     first = {config.judge_model} if config.judge_model is not None else set[str]()
-    return frozenset({*first, *config.judge.panel})
+    return frozenset({*first, *config.judge.further_models})
 
 
 def settings_of_judge(config: Config) -> Mapping[str, Any]:
@@ -77,7 +77,7 @@ def budgets(config: Config) -> dict[str, dict[str, int]]:
 
 def _judges(config: Config) -> list[str]:
     first = [config.judge_model] if config.judge_model is not None else []
-    return list(dict.fromkeys([*first, *config.judge.panel]))
+    return list(dict.fromkeys([*first, *config.judge.further_models]))
 
 
 async def check_servers(config: Config) -> str:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Literal
 
 from flowright.config.judge import WORDING, JudgeSection
@@ -33,7 +34,9 @@ from flowright.judging.measuring.measured_judges import (
     Rating,
     Status,
     key_of,
+    vote,
 )
+from flowright.judging.meta_judge import voting_samples
 from flowright.judging.payloads import prompt_text
 from flowright.judging.prompts import WITHOUT_REFERENCE, Block, Question
 from flowright.judging.remote import RemoteJudge
@@ -96,7 +99,8 @@ _CHOOSE = (
 
 class ModelJudge(MeasuredJudge):
     """A model, asked in one way. It compares in both orders at once, each with all of the section's
-    attempts; ratings and choices that its way does not give are questions of this module.
+    attempts; several samples vote order by order, or by their mean score. ``meta`` is the model of
+    ``judge.meta``. Ratings and choices that its way does not give are questions of this module.
 
     ``section`` is one of :func:`measured_section`.
     """
@@ -104,11 +108,18 @@ class ModelJudge(MeasuredJudge):
     chooses = True
 
     def __init__(
-        self, model: ChatModel, section: JudgeSection, way: Way, simulated: bool = False
+        self,
+        model: ChatModel,
+        section: JudgeSection,
+        way: Way,
+        simulated: bool = False,
+        meta: ChatModel | None = None,
     ) -> None:
         self.name, self.simulated = model.name, simulated
         self._way: Way = way
-        self._judge: Judge = build_judge(section.model_copy(update={"ask": way}), model)
+        self._is_sampled = section.samples > 1
+        asked = section.model_copy(update={"ask": way})
+        self._judge: Judge = build_judge(asked, model, meta=meta)
         self._asker = RetryingAsker(model, section)
         is_ours = section.wording in WORDING
         self._instruction = WITHOUT_REFERENCE.get(way, "") if is_ours else ""
@@ -117,11 +128,18 @@ class ModelJudge(MeasuredJudge):
         if self._way != "pairwise":
             return await super().compare(pair)
         verdict = await self._judge.judge(_query(pair))
-        members = verdict.members
-        if len(members) != 2:  # the gate decided
-            members = (verdict, verdict)
-        straight, swapped = map(outcome_of, members)
-        return Games(straight, swapped)
+        samples = self._samples(verdict)
+        if any(len(sample.members) != 2 for sample in samples):  # the gate decided
+            return Games(outcome_of(verdict), outcome_of(verdict))
+        straight, swapped = (
+            [outcome_of(sample.members[place]) for sample in samples] for place in (0, 1)
+        )
+        return Games(vote(straight), vote(swapped))
+
+    def _samples(self, verdict: Verdict) -> list[Verdict]:
+        """Return the samples that vote; the verdict itself if it is the only one."""
+        is_sampled = self._is_sampled and verdict.members
+        return voting_samples(verdict.members) if is_sampled else [verdict]
 
     async def rate(self, conversation: Conversation, answer: str, key: str) -> Rating:
         if self._way == "pairwise":
@@ -132,7 +150,9 @@ class ModelJudge(MeasuredJudge):
             return Rating(None if value is None else float(value), status, *texts)
         query = JudgeQuery(shown(conversation), answer, "", instruction=self._instruction, key=key)
         verdict = await self._judge.judge(replace(query, fresh=True))
-        return Rating(verdict.score, status_of(verdict.status), *_texts(verdict))
+        scores = [s.score for s in self._samples(verdict) if s.score is not None]
+        status = "ok" if scores else status_of(verdict.status)
+        return Rating(fmean(scores) if scores else None, status, *_texts(verdict))
 
     async def choose(
         self, conversation: Conversation, answers: Sequence[str], key: str
@@ -178,13 +198,11 @@ class ServiceJudge(MeasuredJudge):
 
 
 def measured_section(section: JudgeSection) -> JudgeSection:
-    """Return a section as it is measured: verdicts of single models. Raises UserError for settings
-    that would hide them."""
+    """Return a section as it is measured: verdicts of single models or of their samples. Raises
+    UserError for settings that would hide them."""
     problems = []
     if section.mode != "judge":
         problems.append(f"judge.mode: {section.mode}: rules need references; set judge.mode=judge")
-    if section.samples != 1:
-        problems.append("judge.samples: the verdicts of single calls are measured; set it to 1")
     if section.weights or section.combine != "majority" or section.min_confidence:
         problems.append(
             "judge.weights, judge.combine, judge.min_confidence: members of a panel count alike "
@@ -301,8 +319,8 @@ def _config_of(named: JudgeName) -> JudgeServerConfig:
 async def _of_config(named: JudgeName, config: JudgeServerConfig) -> AsyncIterator[OpenedJudge]:
     """The service that a configuration names, or its model with its panel."""
     section = measured_section(config.judge)
-    if section.service is not None and config.judge.panel:
-        raise UserError("judge.panel: a service is measured alone; set judge.panel=[]")
+    if section.service is not None and (config.judge.panel or section.samples > 1):
+        raise UserError("judge.panel, judge.samples: a service is measured alone; leave them out")
     way = named.way
     if section.service is not None:
         judge = RemoteJudge(section.service)
@@ -324,8 +342,9 @@ async def _of_config(named: JudgeName, config: JudgeServerConfig) -> AsyncIterat
         if problems := await models.check():
             raise ServerDown(*problems, "nothing was measured")
         clients = {name: client.as_role("judge") for name, client in models.clients.items()}
+        meta = clients[section.meta] if section.meta else None
         members = [
-            ModelJudge(clients[name], section, way, clients[name].simulated)
+            ModelJudge(clients[name], section, way, clients[name].simulated, meta)
             for name in (config.judge.model or "", *config.judge.panel)
         ]
         one = members[0] if len(members) == 1 else PanelJudge(members, config.judge.quorum)

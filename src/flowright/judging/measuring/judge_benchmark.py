@@ -130,7 +130,7 @@ async def _benchmark(
         sets = read_two_sets(request.answers)
         benchmark = two_sets_benchmark(*sets.names, bool(sets.difficulty))
         pairs, partial = _limited(sets.pairs, prompt_of, request)
-        partial, difficulty = [*sets.missing, *partial], sets.difficulty
+        partial, difficulty = [*sets.partial, *partial], sets.difficulty
     else:
         benchmark, pairs, partial = _pairs(request, say)
     async with open_measured_judge(request.judge, open_folder) as opened:

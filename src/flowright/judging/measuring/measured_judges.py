@@ -224,8 +224,8 @@ class PanelJudge(MeasuredJudge):
     async def compare(self, pair: Pair) -> Games:
         played = await asyncio.gather(*(member.compare(pair) for member in self._members))
         return Games(
-            self._vote([games.straight for games in played]),
-            self._vote([games.swapped for games in played]),
+            vote([games.straight for games in played], self._quorum),
+            vote([games.swapped for games in played], self._quorum),
             rated=all(games.rated for games in played),
         )
 
@@ -233,7 +233,7 @@ class PanelJudge(MeasuredJudge):
         """Return the mean of the members' ratings."""
         results = await asyncio.gather(*(m.rate(conversation, answer, key) for m in self._members))
         scores = [rating.score for rating in results if rating.score is not None]
-        status = self._status([rating.status for rating in results])
+        status = _common_status([rating.status for rating in results], self._quorum)
         return Rating(fmean(scores) if status == "ok" else None, status, *_joined(results))
 
     async def choose(
@@ -244,25 +244,28 @@ class PanelJudge(MeasuredJudge):
             *(m.choose(conversation, answers, key) for m in self._members)
         )
         votes = Counter(choice.place for choice in results if choice.place is not None)
-        status = self._status([choice.status for choice in results])
+        status = _common_status([choice.status for choice in results], self._quorum)
         return AnswerChoice(
             votes.most_common(1)[0][0] if status == "ok" else None, status, *_joined(results)
         )
 
-    def _vote(self, results: Sequence[GameOutcome]) -> GameOutcome:
-        status = self._status([outcome.status for outcome in results])
-        if status != "ok":
-            return GameOutcome(None, status, None, *_joined(results))
-        votes: Counter[Preferred] = Counter(o.preferred for o in results if o.preferred is not None)
-        (side, most), *others = votes.most_common()
-        if others and others[0][1] == most:
-            return GameOutcome("tie", "ok", None, *_joined(results))
-        return GameOutcome(side, "ok", None, *_joined(results))
 
-    def _status(self, statuses: Sequence[Status]) -> Status:
-        if statuses.count("ok") >= self._quorum:
-            return "ok"
-        return "failed" if "failed" in statuses else "unreadable"
+def vote(results: Sequence[GameOutcome], quorum: int = 1) -> GameOutcome:
+    """Return the majority of games of one pair and order; without one it is a tie."""
+    status = _common_status([outcome.status for outcome in results], quorum)
+    if status != "ok":
+        return GameOutcome(None, status, None, *_joined(results))
+    votes: Counter[Preferred] = Counter(o.preferred for o in results if o.preferred is not None)
+    (side, most), *others = votes.most_common()
+    if others and others[0][1] == most:
+        return GameOutcome("tie", "ok", None, *_joined(results))
+    return GameOutcome(side, "ok", None, *_joined(results))
+
+
+def _common_status(statuses: Sequence[Status], quorum: int) -> Status:
+    if statuses.count("ok") >= quorum:
+        return "ok"
+    return "failed" if "failed" in statuses else "unreadable"
 
 
 def _joined(results: Sequence[GameOutcome | Rating | AnswerChoice]) -> tuple[str, tuple[str, ...]]:

@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 
 from flowright.core.errors import DataError
 from flowright.core.plugins import suggest
-from flowright.core.tables import LINES, read_rows
+from flowright.core.tables import LINES
 from flowright.data.preferences import PREFERRED, Pair, Preferred, Turn
 from flowright.data.row_files import (
     Fault,
@@ -220,66 +220,53 @@ _ANSWERS = (*COMPLETIONS, "answer")
 
 @dataclass(frozen=True, slots=True)
 class TwoSets:
-    """Pairs of the answers of two ``names`` to the same questions, in the order of the first file.
-    Their label is always "tie": it means nothing. ``difficulty`` by :func:`prompt_of` is empty
-    unless every question has one; ``missing``: a line if some questions have one answer only."""
+    """Pairs of the answers of two ``names`` to the same questions; their label, always "tie", means
+    nothing. ``difficulty`` by :func:`prompt_of` is empty unless every question has one; ``partial``
+    describes rows and questions that are left out."""
 
     names: tuple[str, str]
     pairs: tuple[Pair, ...]
     difficulty: Mapping[str, float]
-    missing: tuple[str, ...]
+    partial: tuple[str, ...]
 
 
 def read_two_sets(files: Sequence[Path]) -> TwoSets:
     """Read two files of answers: a row has a question and an answer under their usual names, as
     AlpacaEval's outputs ``instruction`` and ``output``; optional are ``generator``, the name of the
-    set, and the question's ``difficulty``. Raises DataError for files that cannot be used, or
+    set, and the question's ``difficulty``. Raises DataError for files that cannot be read, or
     without a common question."""
-    sets: list[dict[str, Mapping[str, Any]]] = []
-    for path in files:
-        rows: dict[str, Mapping[str, Any]] = {}
-        problems = []
-        for place, row in read_rows(path):
-            question, answer = (_first_text(row, names) for names in (_QUESTIONS, _ANSWERS))
-            if not question or answer is None:
-                problems.append(f"{place}: no question ({', '.join(_QUESTIONS)}) or no answer")
-            elif question in rows:
-                problems.append(f"{place}: the question was answered before")
-            else:
-                rows[question] = {**row, "answer": answer}
-        if problems:
-            raise DataError(*problems[:10], f"{path}: {len(problems)} unusable rows")
-        sets.append(rows)
-    first, second = sets
-    common = [question for question in first if question in second]
-    if not common:
+
+    def read(row: Mapping[str, Any], number: str) -> tuple[str, str, object, float | None]:
+        question, answer = (
+            next((row[name] for name in names if isinstance(row.get(name), str)), None)
+            for names in (_QUESTIONS, _ANSWERS)
+        )
+        if not question or answer is None:
+            raise _bad(f"no question ({', '.join(_QUESTIONS)}) or no answer")
+        difficulty = number_of(row.get("difficulty"), "difficulty")
+        return question, answer, row.get("generator"), difficulty
+
+    sets = [_read([p], read, lambda row: ("", row[0]), "answer in it can be used") for p in files]
+    first, second = ({row[0]: row for row in found.rows} for found in sets)
+    generators = [{row[2] for row in found.rows} for found in sets]
+    names = [
+        str(named.pop()) if len(named) == 1 and named != {None} else path.stem
+        for path, named in zip(files, generators, strict=True)
+    ]
+    source, pairs, known = " against ".join(names), [], {}
+    for number, question in enumerate((each for each in first if each in second), 1):
+        turns = (Turn("user", question),)
+        pair = Pair(str(number), source, turns, first[question][1], second[question][1], "tie")
+        pairs.append(pair)
+        if (value := first[question][3]) is not None:
+            known[prompt_of(pair)] = value
+    if not pairs:
         raise DataError(f"{files[0]} and {files[1]} have no question in common")
-    names = _set_name(files[0], first), _set_name(files[1], second)
-    source = " against ".join(names)
-    pairs = tuple(
-        Pair(str(number), source, (Turn("user", question),), first[question]["answer"],
-             second[question]["answer"], "tie")
-        for number, question in enumerate(common, 1)
-    )  # fmt: skip
-    known = {
-        prompt_of(pair): float(value)
-        for pair, question in zip(pairs, common, strict=True)
-        if isinstance(value := first[question].get("difficulty"), int | float)
-    }
-    others = len(first.keys() | second.keys()) - len(common)
-    missing = (f"{others:,} questions have one answer only",) if others else ()
-    return TwoSets((names[0], names[1]), pairs, known if len(known) == len(pairs) else {}, missing)
-
-
-def _first_text(row: Mapping[str, Any], names: Sequence[str]) -> str | None:
-    return next((row[name] for name in names if isinstance(row.get(name), str)), None)
-
-
-def _set_name(path: Path, rows: Mapping[str, Mapping[str, Any]]) -> str:
-    """The generator that all rows name, else that of the file."""
-    named = {row.get("generator") for row in rows.values()}
-    name = named.pop() if len(named) == 1 else None
-    return name if isinstance(name, str) else path.stem
+    lone = len(first.keys() ^ second.keys())
+    partial = [f"{lone:,} questions have one answer only"] if lone else []
+    partial += [problem for found in sets for problem in found.problems]
+    is_known = len(known) == len(pairs)
+    return TwoSets((names[0], names[1]), tuple(pairs), known if is_known else {}, tuple(partial))
 
 
 # JudgeBench's outputs.
