@@ -17,7 +17,7 @@ import openai
 import uvloop
 
 from flowright.config.llm import LlmSection, SimulatedSection
-from flowright.data.offline import build_offline
+from flowright.data.loading import build_offline
 from flowright.llm.chat import ChatRequest, Message
 from flowright.llm.client import ChatClient
 from flowright.simulation.process import SimulatedServer

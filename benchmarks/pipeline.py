@@ -18,7 +18,7 @@ import uvloop
 from flowright.config.llm import LlmSection
 from flowright.config.root import Config
 from flowright.config.run import RunSection
-from flowright.data.offline import build_offline
+from flowright.data.loading import build_offline
 from flowright.data.task import Problem
 from flowright.environments.registry import make_config
 from flowright.environments.rollout import Completion, Rollout

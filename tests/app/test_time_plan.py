@@ -119,7 +119,7 @@ def test_the_figures_of_a_small_run_by_hand(tmp_path: Path) -> None:
     twelve, fourteen, six = (batch_seconds(config, BASIS, n) for n in (12, 14, 6))
     assert plan.seconds["evaluations"] == pytest.approx(4 * (6.0 + twelve))
     assert plan.seconds["comparison"] == pytest.approx(2 * 7.0 + 6 * fourteen + 5 * six)
-    assert plan.bounds == frozenset() and plan.missing == ()
+    assert plan.bounds == frozenset() and plan.unknown_without == ()
     served = planned(tmp_path, BASIS, "policy.sampler=vllm", "policy.vllm.model_name=m")
     assert served.seconds["sample"] == 400 / 150, "reading is not counted where others sample"
     more = planned(tmp_path, BASIS, "evaluation.final_samples=5")
@@ -153,7 +153,7 @@ def test_gpus_that_keep_each_other_busy_and_the_price(tmp_path: Path) -> None:
     """Two executor GPUs are busy 6 of 20 s: 0.6 would do for one trainer."""
     prices = ("plan.usd_per_gpu_hour=3.6", "plan.judge.usd_per_million_in=1000")
     plan = planned(tmp_path, BASIS, *prices)
-    assert plan.balance == pytest.approx(2 * 6 / 20)
+    assert plan.executor_gpus_per_trainer_gpu == pytest.approx(2 * 6 / 20)
     assert plan.usd["GPUs"] == pytest.approx(3 * 3.6 * plan.total["seconds"] / 3600)
     assert plan.usd["tokens"] == pytest.approx(plan.total["judge_tokens_in"] / 1000)
     shown = "\n".join(plan_lines(plan))
@@ -166,7 +166,7 @@ def test_what_nobody_measured_or_gave_stays_unknown(tmp_path: Path) -> None:
     environment = make_environment(config)
     plan = planned_by(config, environment, environment.tasks())
     assert "step" not in plan.seconds and "seconds" not in plan.total
-    assert plan.balance is None and plan.usd == {"GPUs": None}
+    assert plan.executor_gpus_per_trainer_gpu is None and plan.usd == {"GPUs": None}
     assert plan.bounds >= {"policy_tokens_in", "policy_tokens_out", "executor_tokens_out"}
     assert 1.0 < plan.step["executor_calls"] / plan.step["judge_calls"] < 5.0
     shown = "\n".join(plan_lines(plan))

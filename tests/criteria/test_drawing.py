@@ -25,7 +25,7 @@ from flowright.criteria.constraints.drawing import (
 )
 from flowright.criteria.constraints.language import missing
 from flowright.criteria.constraints.table import KINDS, Kind
-from flowright.data.contamination import SealedConversations
+from flowright.data.contamination import SealedConversations, as_conversation
 
 NEEDED = pytest.mark.skipif(bool(missing()), reason="needs requirements-constraints.txt")
 REQUEST = "Write a short story about an old bicycle."
@@ -41,6 +41,10 @@ def met(names: Sequence[str], arguments: Sequence[Mapping[str, Any]], text: str)
 
 
 @NEEDED
+def sealed(*texts: str) -> SealedConversations:
+    return SealedConversations.of(("a test set", as_conversation(text)) for text in texts)
+
+
 def test_each_instruction_can_be_followed_and_broken() -> None:
     failures: list[object] = []
     for name in sorted(DRAWABLE.keys() - {"ratio:overlap"}):
@@ -115,12 +119,12 @@ def test_easy_instructions_are_drawn_as_often_as_is_said() -> None:
 def test_a_prompt_of_a_test_set_is_not_drawn() -> None:
     mine, theirs = "Sing of the sea.", "Sing of  the SKY."
     sizes = {"train": 20, "val": 0}
-    drawn = draw(Drawing(), sizes, [mine, theirs.lower()], SealedConversations.of_texts([theirs]))
+    drawn = draw(Drawing(), sizes, [mine, theirs.lower()], sealed(theirs))
     assert drawn.sealed == (theirs.lower(),)
     assert not any("sky" in row["prompt"] for row in drawn.rows["train"])
     alone = Drawing(types=["punctuation:no_comma"], most=1)
     forms = {row["prompt"] for row in draw(alone, {"train": 3}, [mine]).rows["train"]}
-    drawn = draw(alone, {"train": 2}, [mine], SealedConversations.of_texts(sorted(forms)[:1]))
+    drawn = draw(alone, {"train": 2}, [mine], sealed(*sorted(forms)[:1]))
     assert {row["prompt"] for row in drawn.rows["train"]} == set(sorted(forms)[1:])
 
 
@@ -131,7 +135,7 @@ def test_what_cannot_be_drawn_says_why() -> None:
         draw(Drawing(types=["punctuation:no_comma"], most=1), {"train": 4}, ["Sing."])
     with pytest.raises(DataError, match="nothing to draw"):
         draw(Drawing(types=["combination:two_responses"], easy=1), {"train": 1}, ["a"],
-             SealedConversations.of_texts(["A"]))  # fmt: skip
+             sealed("A"))  # fmt: skip
     assert chosen_types("ifbench") == tuple(IFBENCH)
     assert len(IFEVAL) == 25 and len(set(requests())) == 720
 

@@ -13,7 +13,6 @@ from flowright.data.contamination import (
     beginnings,
     conversation_key,
     folded as normalised,
-    overlap,
 )
 from flowright.data.preferences import Pair, Rated, Turn
 
@@ -63,12 +62,17 @@ def test_turns_do_not_run_into_each_other(texts: list[str], text: str) -> None:
         assert conversation_key(turns) != conversation_key([Turn("user", text)])
 
 
-def test_overlap_is_by_text_whatever_answer_follows() -> None:
-    benchmark = [pair("x", HELLO), pair("y", HELLO, ANSWER, WHY), pair("z", WHY)]
-    assert overlap([[HELLO]], benchmark) == ["x"]
-    assert overlap([[Turn("user", "HELLO?  "), Turn("assistant", "else")]], benchmark) == ["x"]
-    assert overlap([[Turn("system", "s"), HELLO, ANSWER, WHY, ANSWER]], benchmark) == ["x", "y"]
-    assert overlap([], benchmark) == overlap([[ANSWER, WHY]], benchmark) == []
+def test_a_conversation_is_known_by_its_text_whatever_answer_follows() -> None:
+    benchmark = {"x": [HELLO], "y": [HELLO, ANSWER, WHY], "z": [WHY]}
+
+    def known(*conversations: list[Turn]) -> list[str]:
+        keys = TrainedOn.of_conversations(conversations).conversations
+        return [name for name, turns in benchmark.items() if conversation_key(turns) in keys]
+
+    assert known([HELLO]) == ["x"]
+    assert known([Turn("user", "HELLO?  "), Turn("assistant", "else")]) == ["x"]
+    assert known([Turn("system", "s"), HELLO, ANSWER, WHY, ANSWER]) == ["x", "y"]
+    assert known() == known([ANSWER, WHY]) == []
 
 
 def test_a_subset_that_was_trained_on_is_refused_by_name() -> None:

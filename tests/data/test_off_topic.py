@@ -1,7 +1,7 @@
 from collections import Counter
 
 from flowright.data.contamination import conversation_key
-from flowright.data.off_topic import SOURCE, off_topic_pairs
+from flowright.data.preference_files import OFF_TOPIC, off_topic_pairs
 from flowright.data.preferences import Pair, Preferred, Rated, Turn
 
 
@@ -22,12 +22,12 @@ def test_the_worse_answer_is_the_better_one_to_a_near_question() -> None:
     made = off_topic_pairs(FRUIT, 1.0, seed=0)
 
     right = {"A banana.", "An apple, say, or a pear.", "Drops.", "Good night, all of you."}
-    assert [one.id for one in made] == [f"{row.id}{SOURCE} 1" for row in FRUIT]
+    assert [one.id for one in made] == [f"{row.id}{OFF_TOPIC} 1" for row in FRUIT]
     for row, one in zip(FRUIT, made, strict=True):
         better = row.first if row.label == "first" else row.second
         assert (one.first, one.label, one.strength) == (better, "first", None)
         assert one.second in right | {"A lemon, which is sour."} and one.second != better
-        assert one.conversation == row.conversation and one.source == f"own{SOURCE}"
+        assert one.conversation == row.conversation and one.source == f"own{OFF_TOPIC}"
     by_id = {one.id[0]: one.second for one in made}
     assert by_id["0"] == by_id["4"] == "An apple, say, or a pear."  # never of the same question
     assert by_id["2"] == "Good night, all of you." and by_id["3"] == "Drops."

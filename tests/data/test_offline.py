@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from flowright.data.build import Sizes, Splits, check_disjoint
-from flowright.data.offline import AFLOW_VALIDATE, FAMILIES, LONGEST_QUESTION, build_offline
+from flowright.data.build import Splits, check_disjoint
+from flowright.data.loading import AFLOW_VALIDATE, FAMILIES, LONGEST_QUESTION, build_offline
 from flowright.data.task import Problem
 
 
@@ -78,13 +78,13 @@ def test_the_same_for_the_same_seed(splits: Splits) -> None:
 
 
 def test_evaluation_does_not_depend_on_the_size_of_train(splits: Splits) -> None:
-    small = build_offline(0, Sizes(train=30))
+    small = build_offline(0, {"train": 30})
     assert (small.val, small.test) == (splits.val, splits.test)
     assert Counter(task.kind for task in small.train) == {"math": 10, "qa": 10, "code": 10}
 
 
 def test_code_leaves_half_of_the_held_out_problems_for_test() -> None:
-    splits = build_offline(0, Sizes(train=3, val=600, test=3))
+    splits = build_offline(0, {"train": 3, "val": 600, "test": 3})
     assert Counter(task.kind for task in splits.val)["code"] == 65
     assert len(splits.val) == 600
 

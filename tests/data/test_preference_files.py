@@ -12,7 +12,7 @@ import true_preferences
 from command_lines import command
 
 from flowright.core.errors import DataError
-from flowright.data.contamination import TrainedOn, conversation_key, overlap
+from flowright.data.contamination import TrainedOn, conversation_key
 from flowright.data.preference_files import (
     HELD_OUT,
     Form,
@@ -87,7 +87,8 @@ def test_no_prompt_is_on_two_sides_and_what_is_left_out_is_named(raw: Path) -> N
     split = split_preferences(["llmbar", "autoj"], raw, val_share=0.2)
     validation = [row for row in split.val if isinstance(row, Pair)]
     assert len(validation) > 5
-    assert overlap([row.conversation for row in split.train], validation) == []
+    trained_on = TrainedOn.of(split.train).conversations
+    assert not any(conversation_key(pair.conversation) in trained_on for pair in validation)
     assert split.left_out == {
         "cannot be read": (f"{raw}/autoj/autoj_pairwise.json:24: label is 7, not one of 0, 1, 2",),
         "its conversation is held out": ("llmbar/natural/5", "llmbar/natural/7"),

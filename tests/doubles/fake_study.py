@@ -8,9 +8,9 @@ from typing import Any
 import yaml
 
 from flowright.core.command_line import run_command
-from flowright.study.cells import StudyRun
 from flowright.study.command import StudyRequest, run_study
 from flowright.study.runner import Spawned, Start
+from flowright.study.runs import StudyRun
 
 FAKE = Path(__file__).parent / "fake_run.py"
 BASE = Path(__file__).parents[2] / "config/quickstart.yaml"

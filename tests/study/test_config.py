@@ -7,8 +7,8 @@ import pytest
 from fake_study import STRENGTH, study, written
 
 from flowright.core.errors import ConfigError
-from flowright.study.cells import cells_of, runs_of
 from flowright.study.config import StudyConfig, load_study
+from flowright.study.runs import cells_of, runs_of
 
 SHIPPED = sorted((Path(__file__).parents[2] / "config/study").glob("*.yaml"))
 ARMS = study()["arms"]

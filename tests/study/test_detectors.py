@@ -3,10 +3,10 @@
 import pytest
 
 from flowright.config.judge import AlarmSection
-from flowright.study.cells import StudyCell
 from flowright.study.collect import Collected
 from flowright.study.config import StudyConfig
 from flowright.study.detectors import SERIES, alarm_values, detectors
+from flowright.study.runs import StudyCell
 
 COLUMNS = {series.column: None for series in SERIES.values()}
 

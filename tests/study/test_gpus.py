@@ -8,10 +8,10 @@ import yaml
 from fake_study import command, started
 
 from flowright.core.errors import ConfigError
-from flowright.study.cells import StudyCell, StudyRun, cells_of, runs_of
 from flowright.study.config import GpuSection, load_study
 from flowright.study.plan import gpu_plans, server_hours
 from flowright.study.runner import gpu_groups, on_gpus, open_placement, with_processes
+from flowright.study.runs import StudyCell, StudyRun, cells_of, runs_of
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "config/study/gpu.yaml"

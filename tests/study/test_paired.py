@@ -16,9 +16,9 @@ from flowright.study.arm_comparison import (
     permutation,
     upper_tail,
 )
-from flowright.study.cells import cells_of
 from flowright.study.collect import Collected
 from flowright.study.config import load_study
+from flowright.study.runs import cells_of
 
 ROOT = Path(__file__).parents[2]
 

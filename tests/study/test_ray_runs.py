@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from flowright.study.cells import StudyCell, StudyRun
 from flowright.study.runner import RunProcess, on_ray
+from flowright.study.runs import StudyCell, StudyRun
 
 needs_ray = pytest.mark.skipif(
     find_spec("ray") is None, reason="Ray is not installed: pip install -r requirements-ray.txt"

@@ -2,9 +2,9 @@
 
 import pytest
 
-from flowright.study.cells import StudyCell
 from flowright.study.collect import Collected, Onset
 from flowright.study.detectors import SERIES, Detector, remedies
+from flowright.study.runs import StudyCell
 
 COLUMNS = {series.column: None for series in SERIES.values()}
 STEPS = 20

@@ -20,11 +20,10 @@ from flowright.core.errors import RunError
 from flowright.core.files import Lock, write_json
 from flowright.runs.run_files import read_state
 from flowright.study.arm_comparison import outcomes
-from flowright.study.cells import cells_of, runs_of
 from flowright.study.collect import Collected
 from flowright.study.command import StudyRequest, run_study
 from flowright.study.config import load_study
-from flowright.study.study_records import StudyJournal, digest
+from flowright.study.runs import StudyJournal, cells_of, digest, runs_of
 
 FAKE_STUDY = Path(__file__).parents[1] / "doubles/fake_study.py"
 CLAIMS = [

@@ -22,10 +22,9 @@ from flowright.environments.rollout import Completion
 from flowright.evaluation.evaluator import keep_answers
 from flowright.policy.sampling import Sample
 from flowright.runs.run_files import read_answers
-from flowright.study.cells import StudyRun, cells_of, runs_of
 from flowright.study.command import StudyRequest, run_study
 from flowright.study.config import load_study
-from flowright.study.study_records import settle_claims
+from flowright.study.runs import StudyRun, cells_of, runs_of, settle_claims
 from flowright.study.transfer import read_verdicts
 
 BASE = Path(__file__).parents[2] / "config/study/world.yaml"

@@ -8,7 +8,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -234,51 +234,40 @@ class WorkflowPolicy:
         return AnswerAttempt(sample.text, workflow, execution, failure)
 
 
-class CompletionDraw:
-    """Sample completions. In this process concurrent requests are batched; a server batches by
-    itself."""
+def completion_draw(
+    sampler: Sampler, config: Config
+) -> Callable[[tuple[int, ...], PolicyDraws], Awaitable[Sequence[Sample]]]:
+    """Return a function that samples completions. In this process concurrent requests are batched;
+    a server batches by itself."""
 
-    def __init__(self, sampler: Sampler, config: Config) -> None:
-        self._sampler = sampler
-        self._config = config
-        self._together: RequestBatcher[_DrawRequest, list[Sample]] | None = None
-        if isinstance(sampler, LocalSampler):
-            self._together = RequestBatcher(
-                partial(on_model_thread, partial(_drawn, sampler)), MOST_AT_ONCE
-            )
+    def sampling(ask: PolicyDraws) -> Sampling:
+        return Sampling(ask.temperature, ask.top_p, config.policy.max_new_tokens, config.seed)
 
-    async def __call__(self, prompt: tuple[int, ...], ask: PolicyDraws) -> list[Sample]:
-        sampling = Sampling(
-            ask.temperature, ask.top_p, self._config.policy.max_new_tokens, self._config.seed
-        )
-        if self._together is None:
-            return (await self._sampler.sample([prompt], ask.samples, sampling, [ask.seed]))[0]
-        return await self._together.ask(_DrawRequest(prompt, ask.samples, sampling, ask.seed))
+    if not isinstance(sampler, LocalSampler):
 
+        async def draw(prompt: tuple[int, ...], ask: PolicyDraws) -> Sequence[Sample]:
+            return (await sampler.sample([prompt], ask.samples, sampling(ask), [ask.seed]))[0]
 
-@dataclass(frozen=True, slots=True)
-class _DrawRequest:
-    prompt: tuple[int, ...]
-    samples: int
-    sampling: Sampling
-    place: int
+        return draw
 
-    @property
-    def kind(self) -> tuple[int, float, float]:
-        """Requests of one kind can be batched."""
-        return self.samples, self.sampling.temperature, self.sampling.top_p
+    def drawn(requests: Sequence[tuple[tuple[int, ...], PolicyDraws]]) -> list[list[Sample]]:
+        """Sample requests of one kind together."""
+        found: dict[int, list[Sample]] = {}
 
+        def kind(place: int) -> tuple[int, float, float]:
+            ask = requests[place][1]
+            return ask.samples, ask.temperature, ask.top_p
 
-def _drawn(sampler: LocalSampler, wishes: Sequence[_DrawRequest]) -> list[list[Sample]]:
-    found: dict[int, list[Sample]] = {}
-    order = sorted(range(len(wishes)), key=lambda i: wishes[i].kind)
-    for _, numbers in groupby(order, key=lambda i: wishes[i].kind):
-        some = list(numbers)
-        first = wishes[some[0]]
-        prompts, places = [wishes[i].prompt for i in some], [wishes[i].place for i in some]
-        drawn = sampler.draw(prompts, first.samples, first.sampling, places)
-        found.update(zip(some, drawn, strict=True))
-    return [found[i] for i in range(len(wishes))]
+        for _, places in groupby(sorted(range(len(requests)), key=kind), key=kind):
+            some = list(places)
+            ask = requests[some[0]][1]
+            prompts, seeds = [requests[i][0] for i in some], [requests[i][1].seed for i in some]
+            samples = sampler.draw(prompts, ask.samples, sampling(ask), seeds)
+            found.update(zip(some, samples, strict=True))
+        return [found[i] for i in range(len(requests))]
+
+    batcher = RequestBatcher(partial(on_model_thread, drawn), MOST_AT_ONCE)
+    return lambda prompt, ask: batcher.ask((prompt, ask))
 
 
 @asynccontextmanager
@@ -298,7 +287,7 @@ async def open_workflow_policy(
         encode = prompt_encoder(
             opening.environment, policy.tokenizer, config.policy.max_prompt_tokens
         )
-        draw = CompletionDraw(sampler, config)
+        draw = completion_draw(sampler, config)
         yield WorkflowPolicy(opening, config, draw, encode, executor, simulated)
 
 
@@ -382,7 +371,7 @@ def answer_record(
             for one in outcome.attempts
         ],
         "samples": outcome.drawn,
-        "usage": {"policy": spent(outcome.policy), "executor": spent(outcome.executor)},
+        "usage": {"policy": asdict(outcome.policy), "executor": asdict(outcome.executor)},
         "seconds": round(outcome.seconds, 3),
         "policy": str(author.opening.checkpoint),
         "executor": author.config.aflow_executor_model,
@@ -395,29 +384,13 @@ def _failed(failure: Failure | None) -> dict[str, Any] | None:
     return None if failure is None else failure.record()
 
 
-def spent(usage: Usage) -> dict[str, int]:
-    """Calls and tokens as JSON."""
-    return {
-        "calls": usage.calls,
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-    }
-
-
 def _call(call: OperatorCall) -> dict[str, Any]:
-    return {
-        "operator": call.operator,
-        "arguments": call.arguments,
-        "result": call.result,
-        "error": call.error,
-        "started": round(call.started, 3),
-        "seconds": round(call.seconds, 3),
-        "usage": spent(call.usage),
-        "exchanges": [
-            {"prompt": one.prompt, "reply": one.reply, "seconds": one.seconds}
-            for one in call.exchanges
-        ],
-    }
+    whole = asdict(call)
+    whole |= {name: round(whole[name], 3) for name in ("started", "seconds")}
+    exchanges = whole.pop("exchanges")
+    del whole["children"]
+    shown = [{name: one[name] for name in ("prompt", "reply", "seconds")} for one in exchanges]
+    return whole | {"exchanges": shown}
 
 
 POLICY_FAILED, WE_FAILED = 1, 2

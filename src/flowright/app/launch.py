@@ -4,8 +4,8 @@ import importlib
 import logging
 import os
 import shlex
-from collections.abc import Sequence
-from contextlib import redirect_stdout
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -153,69 +153,6 @@ def evaluate(
     return 0
 
 
-def warm_start(config: Config, overwrite: bool = False) -> int:
-    """Train the policy on its environment's demonstrations, if needed; write the folder
-    ``policy.warm_start.folder``."""
-    console = Console()
-    with on_signal(lambda: "nothing was kept, start again"):
-        _load_libraries(console)
-        from flowright.app import warm_start as warming
-
-        return warming.warm_start(config, console, overwrite)
-
-
-def export_model(**request: Any) -> int:
-    """Export a trained model; the request is a :class:`flowright.app.exporting.Request`."""
-    console = Console(stderr=request["identity"])  # of which stdout has nothing else
-    with on_signal(lambda: "nothing was written"):
-        _load_libraries(console)
-        from flowright.app import exporting
-
-        return exporting.export_model(exporting.Request(**request), console)
-
-
-def run_workflow(**request: Any) -> int:
-    """Answer a question with a trained policy; the request is a
-    :class:`flowright.app.ask_policy.QuestionRequest`."""
-    from flowright.app.ask_policy import open_run
-
-    console = Console(stderr=True)
-    opening = open_run(request["source"], request.pop("config"), request.pop("overrides"))
-    _load_libraries(console)
-    from flowright.app import ask_policy as question
-
-    return question.run_workflow(opening, question.QuestionRequest(**request), console)
-
-
-def serve_policy(source: Path, config: Path | None, overrides: Sequence[str], **given: Any) -> int:
-    """Serve a trained policy over HTTP until SIGTERM or SIGINT; ``given`` are keys of
-    :class:`flowright.app.policy_service.PolicyServiceSettings`, host and port."""
-    from flowright.app.ask_policy import open_run
-
-    opening = open_run(source, config, overrides)
-    _load_libraries(Console(stderr=True))
-    from flowright.app import policy_service as serve
-
-    return serve.serve_policy(opening, **given)
-
-
-def calibrate_judge(folder: Path, pairs: Sequence[Path], device: str) -> int:
-    """Calibrate a judge that scores on the pairs of files; print the result."""
-    console = Console()
-    with on_signal(lambda: "nothing was written"):
-        _load_libraries(console)
-        from flowright.core.report import calibration_section
-        from flowright.evaluation.trained_judge import calibrate_folder
-        from flowright.viewer.rendering.report import section_text
-
-        calibration, lines = calibrate_folder(folder, pairs, device)
-        if section := calibration_section(calibration.record):
-            console.print(section_text(section))
-        for line in lines:
-            say(console, line)
-    return 0
-
-
 def dry_run(config: Config, resume: bool = False) -> int:
     """Print the plan and every problem; return 0 if the run could start, else 2."""
     console = Console()
@@ -223,6 +160,14 @@ def dry_run(config: Config, resume: bool = False) -> int:
     from flowright.app import preflight
 
     return preflight.dry_run(config, console, resume)
+
+
+@contextmanager
+def prepared(console: Console, kept: str = "") -> Iterator[None]:
+    """Load the slow libraries; a signal from there on is answered with what was ``kept``."""
+    with on_signal(lambda: kept):
+        _load_libraries(console)
+        yield
 
 
 def _load_libraries(console: Console) -> None:

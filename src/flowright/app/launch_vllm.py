@@ -16,7 +16,6 @@ import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -109,77 +108,47 @@ _DEFAULTS = {
 }
 
 
-@dataclass(slots=True)
 class VllmServer:
     """A server to start, check or stop, in the folder ``root``. ``me``: the command to print;
     ``problems``: everything that must be fixed before it can start."""
 
-    role: str
-    me: str
-    values: dict[str, str]
-    variables: Mapping[str, str]
-    extra: Sequence[str] = ()
-    vllm: str = ""
-    problems: list[str] = field(default_factory=list)
-
-    @property
-    def name(self) -> str:
-        return self.role.upper()
-
-    @property
-    def model(self) -> str:
-        return self.values["MODEL"]
-
-    @property
-    def gpus(self) -> list[str]:
-        return [gpu for gpu in self.values["GPUS"].split(",") if gpu]
-
-    @property
-    def on_cpu(self) -> bool:
-        return self.values["DEVICE"] == "cpu"
-
-    @property
-    def address(self) -> tuple[str, int]:
-        host = self.values["HOST"]
-        return "127.0.0.1" if host in ("0.0.0.0", "::") else host, int(self.values["PORT"])
-
-    @property
-    def url(self) -> str:
-        host, port = self.address
-        return f"http://{host}:{port}"
-
-    @property
-    def served(self) -> str:
-        return f"{self.model} at {self.url}"
-
-    @property
-    def state(self) -> Path:
-        return Path(self.variables.get("VLLM_STATE_DIR") or "outputs/vllm")
-
-    @property
-    def pid_file(self) -> Path:
-        return self.state / f"{self.role}.pid"
-
-    @property
-    def log(self) -> Path:
-        return self.state / f"{self.role}.log"
+    def __init__(
+        self,
+        role: str,
+        me: str,
+        values: dict[str, str],
+        variables: Mapping[str, str],
+        extra: Sequence[str] = (),
+    ) -> None:
+        self.role, self.me, self.values = role, me, values
+        self.variables, self.extra = variables, extra
+        self.name, self.model = role.upper(), values["MODEL"]
+        self.gpus = [gpu for gpu in values["GPUS"].split(",") if gpu]
+        self.on_cpu = values["DEVICE"] == "cpu"
+        host = "127.0.0.1" if values["HOST"] in ("0.0.0.0", "::") else values["HOST"]
+        self.address = host, int(values["PORT"])
+        self.url = f"http://{host}:{self.address[1]}"
+        self.served = f"{self.model} at {self.url}"
+        self.state = Path(variables.get("VLLM_STATE_DIR") or "outputs/vllm")
+        self.pid_file, self.log = self.state / f"{role}.pid", self.state / f"{role}.log"
+        home = variables.get("HF_HOME") or f"{variables.get('HOME', '')}/.cache/huggingface"
+        self.cache = Path(variables.get("HF_HUB_CACHE") or f"{home}/hub")
+        self.vllm = ""
+        self.problems: list[str] = []
 
     def say(self, text: str) -> None:
         say(f"{self.role}: {text}")
 
     # The process that this script started.
 
-    def our_pid(self) -> int | None:
-        """The process id of the server that was started here, if it is still that process."""
+    def started(self) -> tuple[int, str]:
+        """The process id and ``MODEL at URL`` of the server that was started here, if it is still
+        that process; else 0."""
         with suppress(OSError, ValueError):
-            pid, recorded, *_ = self.pid_file.read_text().splitlines()
+            pid, recorded, served, *_ = self.pid_file.read_text().splitlines()
             if identity(int(pid)) == recorded:
-                return int(pid)
-        return None
-
-    def our_server(self) -> str:
-        """``MODEL at URL`` of what was started here."""
-        return self.pid_file.read_text().splitlines()[2]
+                return int(pid), served
+        return 0, ""
 
     def end(self, pid: int) -> None:
         """Stop a server and its workers: SIGTERM to its process group, SIGKILL after the timeout. A
@@ -220,7 +189,7 @@ class VllmServer:
         return False
 
     def ownership(self) -> str:
-        if pid := self.our_pid():
+        if pid := self.started()[0]:
             return f" (process {pid}, log {self.log})"
         return " (not started by this script)"
 
@@ -262,12 +231,6 @@ class VllmServer:
                 "CPUs,",
                 "  or make one: VLLM_DEVICE=cpu bash scripts/setup_real_vllm.sh",
             ]
-
-    @property
-    def cache(self) -> Path:
-        home = self.variables.get("HOME", "")
-        home = self.variables.get("HF_HOME") or f"{home}/.cache/huggingface"
-        return Path(self.variables.get("HF_HUB_CACHE") or f"{home}/hub")
 
     def model_folder(self) -> Path | None:
         """The folder of the model: itself, or in the cache that vLLM reads."""
@@ -414,7 +377,7 @@ class VllmServer:
         """Wait; the reason why it does not serve, or nothing."""
         began, shown = time.monotonic(), 0.0
         while True:
-            if self.our_pid() != pid:
+            if self.started()[0] != pid:
                 return "ended before it served"
             if self.serves():
                 break
@@ -424,7 +387,7 @@ class VllmServer:
                 return f"not serving after {seconds} s ({self.name}_START_SECONDS)"
             if waited >= shown + 10:
                 shown = waited
-                say(f"  {waited:5.0f} s  {''.join(self.last_lines(1))[:100]}")
+                say(f"  {waited:5.0f} s  {''.join(self.read_log().splitlines()[-1:])[:100]}")
             time.sleep(0.25)
         seconds = int(time.monotonic() - began)
         took = f"{seconds // 60} min {seconds % 60} s" if seconds >= 60 else f"{seconds} s"
@@ -432,16 +395,15 @@ class VllmServer:
         say(f"stop it:  {self.me} {self.role} --stop")
         return ""
 
-    def last_lines(self, count: int) -> list[str]:
-        text = self.log.read_text(errors="replace") if self.log.exists() else ""
-        return [line.replace("\r", "") for line in text.splitlines()[-count:]]
+    def read_log(self) -> str:
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def give_up(self, why: str, pid: int) -> int:
         """Print the end of the log with advice and stop what is left of the server."""
         lines = [f"{self.role}: {why}; the end of {self.log}:"]
-        lines += [f"  | {line}" for line in self.last_lines(30)]
-        text = self.log.read_text(errors="replace") if self.log.exists() else ""
-        if advice := hint(text, self.name, self.address[1]):
+        log = self.read_log()
+        lines += [f"  | {line}" for line in log.splitlines()[-30:]]
+        if advice := hint(log, self.name, self.address[1]):
             lines.append(f"  {advice}")
         print(*lines, sep="\n", file=sys.stderr, flush=True)
         self.end(pid)
@@ -545,9 +507,9 @@ def _model_at_port(file: Path, port: str, variables: Mapping[str, str]) -> tuple
 
 
 def show_status(server: VllmServer) -> int:
-    pid = server.our_pid()
-    if pid and server.our_server() != server.served:
-        server.say(f"this script's server is {server.our_server()}, process {pid}")
+    pid, served = server.started()
+    if pid and served != server.served:
+        server.say(f"this script's server is {served}, process {pid}")
     if server.ask("/health") is not None:
         models = ",".join(server.served_models() or ())
         server.say(f"serves {models} at {server.url}/v1{server.ownership()}")
@@ -560,7 +522,7 @@ def show_status(server: VllmServer) -> int:
 
 
 def stop(server: VllmServer) -> int:
-    if pid := server.our_pid():
+    if pid := server.started()[0]:
         server.end(pid)
         server.say(f"stopped (process {pid})")
     else:
@@ -591,10 +553,11 @@ def dry_run(server: VllmServer, own: Path) -> int:
 
 
 def start(server: VllmServer, root: Path, own: Path) -> int:
-    if pid := server.our_pid():  # of an earlier call, which did not see it ready
-        if server.our_server() != server.served:
+    pid, served = server.started()
+    if pid:  # of an earlier call, which did not see it ready
+        if served != server.served:
             server.problems += [
-                f"process {pid} of this script already is {server.our_server()};",
+                f"process {pid} of this script already is {served};",
                 f"  first: {server.me} {server.role} --stop",
             ]
         elif server.ask("/health") is None:

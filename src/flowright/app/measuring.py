@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.markdown import Markdown
@@ -98,10 +97,14 @@ def open_evaluation(
     problems = Mixture(read or tasks.val, config.seed).distinct(size)
     val = Mixture(tasks.val, config.seed)
     selection = val.distinct(size) if data else selection_of(tasks, config)
+    entries = load_entries(config.llm.file, config.models)
     about = {
         "config": json.loads(config.model_dump_json(exclude=NOT_MEASURED)),
-        "models": _served(config),
-        "checkpoints": {str(path): _digest(path, config) for path in checkpoints},
+        "models": {name: entry.model_name for name, entry in entries.items()},
+        "checkpoints": {
+            str(path): " ".join(sha256_of(file) for file in weight_files(path, config))
+            for path in checkpoints
+        },
         "problems": tasks_hash(problems),
         "selection": tasks_hash(selection),
     }
@@ -153,19 +156,9 @@ def show_papers(evaluation: Evaluation, data: Path | None, console: Console) -> 
         say(console, f"written   {path}")
 
 
-def _digest(path: Path, config: Config) -> str:
-    return " ".join(sha256_of(file) for file in weight_files(path, config))
-
-
 def _read(environment: Environment, data: Path | None) -> Sequence[Task]:
     if data is None:
         return ()
     tasks = environment.read_tasks(str(data))
     check_count(f"--data: {data}", tasks)
     return tasks
-
-
-def _served(config: Config) -> dict[str, Any]:
-    """Return the served models by the names of large models, without their servers' addresses."""
-    entries = load_entries(config.llm.file, config.models)
-    return {name: entry.model_name for name, entry in entries.items()}

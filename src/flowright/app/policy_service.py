@@ -7,10 +7,10 @@ import json
 import secrets
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from math import ceil
-from typing import Any, Protocol
+from typing import Any
 
 import uvloop
 from pydantic import Field, ValidationError
@@ -28,11 +28,11 @@ from flowright.app.ask_policy import (
     PolicyDraws,
     ServedRun,
     Watch,
+    WorkflowPolicy,
     blame_line,
     event_text,
     open_workflow_policy,
     question_of,
-    spent,
 )
 from flowright.config.section import (
     Name,
@@ -250,10 +250,7 @@ def usage_of(outcome: DraftedAnswer) -> dict[str, Any]:
         "completion_tokens": both.completion_tokens,
         "total_tokens": both.tokens,
         "completion_tokens_details": {"reasoning_tokens": outcome.policy.completion_tokens},
-        "details": {
-            "policy": spent(outcome.policy),
-            "executor": spent(outcome.executor),
-        },
+        "details": {"policy": asdict(outcome.policy), "executor": asdict(outcome.executor)},
     }
 
 
@@ -281,22 +278,11 @@ KEEP_ALIVE_SECONDS = 15.0
 """Seconds between comments in a quiet stream, so that no proxy closes it."""
 
 
-class AnswerSource(Protocol):
-    """Source of answers: :class:`flowright.app.ask_policy.WorkflowPolicy`, or a test's double."""
-
-    @property
-    def simulated(self) -> bool: ...
-
-    async def answer(
-        self, problem: Problem, ask: PolicyDraws, watch: Watch = ...
-    ) -> DraftedAnswer: ...
-
-
 class PolicyApp(Starlette):
     """The app of one event loop. ``about`` is the policy's part of /health."""
 
     def __init__(
-        self, answers: AnswerSource, settings: PolicyServiceSettings, about: Mapping[str, Any]
+        self, answers: WorkflowPolicy, settings: PolicyServiceSettings, about: Mapping[str, Any]
     ) -> None:
         super().__init__(
             routes=[

@@ -263,9 +263,8 @@ async def _compare(
         if isinstance(policy.output, ScalarHead):
             rows[name] = partial(_scored, name, trained, policy, source, config.grpo)
         else:
-            encode = prompt_encoder(environment, policy.tokenizer, config.policy.max_prompt_tokens)
             sampler = local_sampler(config, policy, trained)
-            evaluator = Evaluator(environment, encode, config)
+            evaluator = _evaluator(config, environment, policy)
             rows[name] = partial(evaluator.row, name, sampler, text=read)
     selection = selection_of(start.tasks, config)
     return await run_comparison(config, environment, rows, tasks, selection, console)
@@ -329,20 +328,16 @@ async def run_evaluation(evaluation: Evaluation, console: Console) -> Comparison
     On the validation set; or on other problems, with the best baselines chosen on validation. In
     one process, which has the whole policy, sharded in training or not.
     """
-    with on_signal(evaluation.ledger.summary):
-        return await _measured(evaluation, console)
-
-
-async def _measured(evaluation: Evaluation, console: Console) -> Comparison:
     given, environment, tasks = evaluation.config, evaluation.environment, evaluation.tasks
     config = resolved(given, choose_device(given.policy).type)
-    with stage_progress(console, "making the policy") as progress:
-        policy = open_policy(config, environment, tasks.train, progress)
-    for path in evaluation.checkpoints:  # those that do not fit are named before servers are asked
-        load_weights(path, policy)
-    await on_model_thread(_check, policy, config)
-    await check_samplers(config)
     async with AsyncExitStack() as opened:
+        opened.enter_context(on_signal(evaluation.ledger.summary))
+        with stage_progress(console, "making the policy") as progress:
+            policy = open_policy(config, environment, tasks.train, progress)
+        for path in evaluation.checkpoints:  # what does not fit is named before servers are asked
+            load_weights(path, policy)
+        await on_model_thread(_check, policy, config)
+        await check_samplers(config)
         known = [*tasks.val, *evaluation.problems, *evaluation.selection]
         await opened.enter_async_context(environment.open(known))
         evaluator, text = _evaluator(config, environment, policy), open_text(config, policy)
@@ -352,34 +347,30 @@ async def _measured(evaluation: Evaluation, console: Console) -> Comparison:
             say(console, line)
         folder = f"evaluation-{secrets.token_hex(4)}"  # the run itself may be training
         after, before = await opened.enter_async_context(open_samplers(config, policy, folder))
-
-        def kept(step: int) -> Evaluator:
-            return replace(evaluator, keep=partial(keep, step))
-
-        async def untrained(some: Sequence[Task]) -> TableRow:
-            read = await text.score(trained=False) if text else None
-            return await kept(0).row(UNTRAINED, before, some, samples=samples, text=read)
-
-        async def trained(name: str, path: Path, some: Sequence[Task]) -> TableRow:
-            load_weights(path, policy)
-            await after.refresh(after.version + 1)
-            read = await text.score() if text else None
-            return await kept(steps[path]).row(name, after, some, samples=samples, text=read)
-
         samples, steps = config.evaluation.final_samples, kept_as(evaluation.checkpoints)
-        policies: dict[str, Measure] = {UNTRAINED: untrained}
+
+        async def measure(name: str, path: Path | None, some: Sequence[Task]) -> TableRow:
+            if path is not None:
+                load_weights(path, policy)
+                await after.refresh(after.version + 1)
+            read = await text.score(trained=path is not None) if text else None
+            kept = replace(evaluator, keep=partial(keep, steps[path] if path else 0))
+            sampler = after if path else before
+            return await kept.row(name, sampler, some, samples=samples, text=read)
+
+        policies: dict[str, Measure] = {UNTRAINED: partial(measure, UNTRAINED, None)}
         for path in evaluation.checkpoints:
             name = TRAINED if len(evaluation.checkpoints) == 1 else f"{TRAINED}: {path}"
-            policies[name] = partial(trained, name, path)
-        problems, selection = evaluation.problems, evaluation.selection
-        owners = partial(_counters, environment, after, before)
-        async with show_outages(owners, partial(say, console)):
+            policies[name] = partial(measure, name, path)
+        async with show_outages(
+            partial(_counters, environment, after, before), partial(say, console)
+        ):
             return await run_comparison(
                 config,
                 environment,
                 policies,
-                problems,
-                selection,
+                evaluation.problems,
+                evaluation.selection,
                 console,
                 evaluation.ledger,
                 partial(keep_baseline, evaluation.ledger, environment),

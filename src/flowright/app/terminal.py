@@ -92,37 +92,26 @@ class StepProgress:
 
 
 @contextmanager
-def stage_progress(console: Console, title: str) -> "Iterator[StageProgress]":
-    """Show the progress of a stage, if it turns out to have work."""
-    progress = StageProgress(console, title)
+def stage_progress(console: Console, title: str) -> Iterator[Callable[..., None]]:
+    """Yield ``progress(done, total, note)``, which shows the progress of a stage if it turns out to
+    have work: a bar on a terminal, else some lines."""
+    bar = _bar(console)
+
+    def progress(done: int, total: int, note: object = "") -> None:
+        if not bar.task_ids:
+            bar.start()
+            bar.add_task(title, total=total)
+        shown = f"loss {note:.3f}" if isinstance(note, float) else str(note)
+        task = bar.task_ids[0]
+        bar.update(task, completed=done, total=total, description=f"{title} {shown}")
+        if not console.is_terminal and done % max(1, total // 4) == 0:
+            console.print(f"{title}: {done}/{total} {shown}", highlight=False)
+
     try:
         yield progress
     finally:
-        progress.stop()
-
-
-class StageProgress:
-    """``progress(done, total, note)``: a bar on a terminal, else some lines."""
-
-    def __init__(self, console: Console, title: str) -> None:
-        self._console = console
-        self._title = title
-        self._bar: Progress | None = None
-
-    def __call__(self, done: int, total: int, note: object = "") -> None:
-        if self._bar is None:
-            self._bar = _bar(self._console)
-            self._bar.start()
-            self._bar.add_task(self._title, total=total)
-        shown = f"loss {note:.3f}" if isinstance(note, float) else str(note)
-        task = self._bar.task_ids[0]
-        self._bar.update(task, completed=done, total=total, description=f"{self._title} {shown}")
-        if not self._console.is_terminal and done % max(1, total // 4) == 0:
-            self._console.print(f"{self._title}: {done}/{total} {shown}", highlight=False)
-
-    def stop(self) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        if bar.task_ids:
+            bar.stop()
 
 
 @asynccontextmanager

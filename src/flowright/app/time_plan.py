@@ -15,7 +15,7 @@ those of :func:`flowright.app.plan_basis.batch_seconds`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +64,12 @@ class TimePlan:
     phases: Mapping[str, Figures]
     seconds: Figures
     bounds: frozenset[str]
-    balance: float | None
-    """Executor GPUs per trainer GPU that keep both busy."""
+    executor_gpus_per_trainer_gpu: float | None
+    """Number that keeps both busy."""
     usd: Mapping[str, float | None]
     """Cost by kind: GPUs, tokens."""
     assumed: tuple[str, ...]
-    missing: tuple[str, ...]
+    unknown_without: tuple[str, ...]
     """Keys that would set the unknown figures."""
 
     @property
@@ -83,18 +83,7 @@ class TimePlan:
 
     def to_json(self) -> dict[str, Any]:
         """The value of ``planned`` in ``plan.json``."""
-        return {
-            "source": self.source,
-            "step": dict(self.step),
-            "phases": {name: dict(some) for name, some in self.phases.items()},
-            "total": dict(self.total),
-            "seconds": dict(self.seconds),
-            "bounds": sorted(self.bounds),
-            "executor_gpus_per_trainer_gpu": self.balance,
-            "usd": dict(self.usd),
-            "assumed": list(self.assumed),
-            "unknown_without": list(self.missing),
-        }
+        return asdict(self) | {"bounds": sorted(self.bounds), "total": dict(self.total)}
 
 
 async def plan_run(
@@ -259,9 +248,9 @@ def usd_of(config: Config, total: Figures) -> dict[str, float | None]:
 def plan_lines(plan: TimePlan) -> list[str]:
     """Render the whole plan for the dry run."""
     found = [plan.source, *_table(plan), *_time(plan)]
-    if plan.balance is not None:
+    if (balance := plan.executor_gpus_per_trainer_gpu) is not None:
         found.append(
-            f"executor GPUs per trainer GPU that keep both busy: {plan.balance:.2g} (servers are "
+            f"executor GPUs per trainer GPU that keep both busy: {balance:.2g} (servers are "
             f"busy {duration(plan.seconds['busy'])} of a step, sampling and update take "
             f"{duration(plan.seconds['sample'] + plan.seconds['update'])})"
         )
@@ -293,8 +282,8 @@ def _time(plan: TimePlan) -> list[str]:
     each = ", ".join(f"{stage} {duration(plan.seconds[stage])}" for stage in stages)
     if "seconds" in plan.total:
         return [f"time: {_sum(plan)}", f"a step takes {duration(plan.seconds['step'])}: {each}"]
-    calls = [key for key in plan.missing if key.endswith("call_seconds")]
-    rates = [key for key in plan.missing if key not in calls]
+    calls = [key for key in plan.unknown_without if key.endswith("call_seconds")]
+    rates = [key for key in plan.unknown_without if key not in calls]
     keys = [" and ".join(calls) + " (or plan.probe)"] if calls else []
     known = f"; of a step, {each}" if each else ""
     return [f"time: unknown; a first run measures it, or give {', '.join(keys + rates)}{known}"]

@@ -169,7 +169,6 @@ class _WarmStart:
             seed = section.seed * len(problems) + index
             (shown,) = self._environment.demonstrations([task], 1, section.completions, seed)
             drawn.append(list(dict.fromkeys(shown.completions)))
-        keys = [f"{self._seed}/{task.id}" for task in problems]
         groups = [
             [
                 Completion(
@@ -178,7 +177,7 @@ class _WarmStart:
                 for i, text in enumerate(texts)
                 for n in range(section.attempts)
             ]
-            for task, texts, key in zip(problems, drawn, keys, strict=True)
+            for task, texts in zip(problems, drawn, strict=True)
         ]
         with self._console.status("running what is to be shown"):
             rolled = await rollout_all(self._environment, groups)

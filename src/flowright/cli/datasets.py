@@ -196,14 +196,18 @@ def mix(options: argparse.Namespace) -> int:
     return 0
 
 
+def _sizes(options: argparse.Namespace) -> dict[str, int | None]:
+    return {"train": options.train, "val": options.val, "test": options.test}
+
+
 def _check_mix(options: argparse.Namespace) -> None:
     """Complain about arguments that do not go together, all at once."""
     from flowright.core.errors import UserError
 
     problems = [
         f"--{split} {size}: at least 1"
-        for split in ("train", "val", "test")
-        if (size := getattr(options, split)) is not None and size < 1
+        for split, size in _sizes(options).items()
+        if size is not None and size < 1
     ]
     if options.own and options.share:
         problems.append("--share: rows of your own are mixed with others as package.module:DATASET")
@@ -218,10 +222,10 @@ def _check_mix(options: argparse.Namespace) -> None:
 
 
 def _mix_offline(options: argparse.Namespace) -> "Mixed":
-    from flowright.data.build import Mixed, Sizes, facts
-    from flowright.data.offline import build_offline
+    from flowright.data.build import Mixed, facts
+    from flowright.data.loading import build_offline
 
-    splits = build_offline(options.seed, Sizes(options.train, options.val, options.test))
+    splits = build_offline(options.seed, _sizes(options))
     return Mixed(splits, facts("offline", options.seed, splits))
 
 
@@ -244,8 +248,8 @@ def _mix_own(options: argparse.Namespace) -> "Mixed":
         raise_problems(left_out)
     for line in left_out[:3] + [f"and {len(left_out) - 3:,} more"] * (len(left_out) > 3):
         print(f"left out: {line}")
-    sizes = {"train": options.train, "val": options.val, "test": options.test}
-    splits, dropped = hold_out([(one.problem, one.split) for one in own], sizes, options.seed)
+    named = [(one.problem, one.split) for one in own]
+    splits, dropped = hold_out(named, _sizes(options), options.seed)
     if dropped:
         print(f"left out: {dropped} repetitions")
     inputs = {path.name: sha256_of(path) for path in (*options.own, *options.own_val)}
@@ -326,7 +330,7 @@ def _parse_fields(arguments: Sequence[str]) -> dict[str, str]:
 def _mix_files(options: argparse.Namespace) -> "Mixed":
     from flowright.core.checkout import here
     from flowright.core.errors import UserError
-    from flowright.data.build import Sizes, build_mixture
+    from flowright.data.build import build_mixture
 
     if not options.source.is_dir():
         raise UserError(
@@ -335,12 +339,9 @@ def _mix_files(options: argparse.Namespace) -> "Mixed":
         )
     mode = options.split or "official"
     default = OFFICIAL_SIZES if mode == "official" and not options.share else {}
-    sizes = [
-        size if (size := getattr(options, split)) is not None else default.get(split)
-        for split in ("train", "val", "test")
-    ]
+    sizes = {**default, **{split: n for split, n in _sizes(options).items() if n is not None}}
     shares = _parse_shares(options.share) if options.share else None
-    mixed, warnings = build_mixture(options.source, mode, Sizes(*sizes), options.seed, shares)
+    mixed, warnings = build_mixture(options.source, mode, sizes, options.seed, shares)
     print(*warnings, sep="\n", end="\n" if warnings else "", file=sys.stderr)
     return mixed
 

@@ -4,7 +4,6 @@ import argparse
 import json
 import os
 from collections import Counter
-from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
@@ -14,9 +13,8 @@ from flowright.core.command_line import at_least_one, on_signal, progress_bars, 
 from flowright.core.errors import UserError
 
 if TYPE_CHECKING:
-    from rich.progress import Progress as Bars
-
     from flowright.config.root import JudgeServerConfig
+    from flowright.core.report import Report
 
 JUDGE_FILE = Path("config/judge_server.yaml")
 FIELDS = ("prompt", "completion", "answer", "answer_type", "criteria", "alternatives", "evidence",
@@ -62,24 +60,13 @@ def exam(options: argparse.Namespace) -> int:
         raise UserError("--data needs --config FILE, such as config/judge_server.yaml")
     if (options.price_in is None) != (options.price_out is None):
         raise UserError("--price-in and --price-out go together")
-    with progress_bars() as (bars, progress):
-        folder = _hold_exam(options, progress, partial(say, bars.console))
-    if folder is not None:
-        _show_exam(folder)
-    return 0
-
-
-def _hold_exam(
-    options: argparse.Namespace,
-    progress: Callable[[str, int], Callable[[], None]],
-    say: Callable[[str], None],
-) -> Path | None:
-    """The folder of the exam; None after --build."""
     import uvloop
+    from rich.console import Console
 
     from flowright.config.loading import load_judge_server
     from flowright.data.sources.registry import read_pairs
     from flowright.judging.measuring.exam_probes import ExamPlan
+    from flowright.judging.measuring.exam_report import exam_report, read_exam
     from flowright.judging.measuring.judge_exam import (
         ExamRequest,
         build_file,
@@ -87,31 +74,33 @@ def _hold_exam(
         run_exam,
     )
 
-    if options.build:
-        built = build_file(options.build, options.out, options.limit, options.seed, progress, say)
-        return uvloop.run(built)
-    options.perturbations = chosen_perturbations(options.perturbations)
-    options.config = load_judge_server(options.config, options.overrides)
-    folder = options.evalbiasbench
-    biased = tuple(read_pairs("evalbiasbench", folder)) if folder else ()
-    plan = settings_of(options, ExamPlan)
-    request = settings_of(options, ExamRequest, plan=plan, biased=biased)
-    return uvloop.run(run_exam(request, progress, say))
+    with progress_bars() as (bars, progress):
+        show = partial(say, bars.console)
+        if options.build:
+            draw = (options.limit, options.seed)
+            uvloop.run(build_file(options.build, options.out, *draw, progress, show))
+            return 0
+        options.perturbations = chosen_perturbations(options.perturbations)
+        options.config = load_judge_server(options.config, options.overrides)
+        folder = options.evalbiasbench
+        biased = tuple(read_pairs("evalbiasbench", folder)) if folder else ()
+        plan = settings_of(options, ExamPlan)
+        request = settings_of(options, ExamRequest, plan=plan, biased=biased)
+        folder = uvloop.run(run_exam(request, progress, show))
+    _show_report(exam_report(read_exam(folder)), folder / "exam.html")
+    say(Console(), f"{folder / 'exam.html'}, exam.json and verdicts.jsonl beside it")
+    return 0
 
 
-def _show_exam(folder: Path) -> None:
-    """Print the report and the paths of the files."""
+def _show_report(report: "Report", page: Path | None) -> None:
+    """Print a report, and write it as a page."""
     from rich.console import Console
 
-    from flowright.judging.measuring.exam_report import exam_report, read_exam
     from flowright.viewer.rendering.report import report_text, write_report
 
-    report = exam_report(read_exam(folder))
-    page = folder / "exam.html"
-    write_report(report, page)
-    console = Console()
-    console.print(report_text(report))
-    say(console, f"{page}, exam.json and verdicts.jsonl beside it")
+    if page is not None:
+        write_report(report, page)
+    Console().print(report_text(report))
 
 
 def add_benchmark_options(parser: argparse.ArgumentParser) -> None:
@@ -169,21 +158,11 @@ def benchmark(options: argparse.Namespace) -> int:
     """
     if (options.judge is None) != (options.outputs is not None):
         raise UserError("give --judge NAME, or --outputs FILE, which holds a judge's replies")
-    with progress_bars() as (bars, progress):
-        out = _measure(options, progress, partial(say, bars.console))
-    _show_benchmark(out, options.html)
-    return 0
-
-
-def _measure(
-    options: argparse.Namespace,
-    progress: Callable[[str, int], Callable[[], None]],
-    say: Callable[[str], None],
-) -> Path:
-    """The path of the record."""
     import uvloop
+    from rich.console import Console
 
     from flowright.judging.measuring.benchmark_judges import JudgeName, OpenedJudge
+    from flowright.judging.measuring.benchmark_report import benchmark_report, read_record
     from flowright.judging.measuring.judge_benchmark import BenchmarkRequest, run_benchmark
 
     def open_folder(named: JudgeName) -> AbstractAsyncContextManager[OpenedJudge]:
@@ -196,23 +175,13 @@ def _measure(
         for name in (options.judge, options.against)
     )
     request = settings_of(options, BenchmarkRequest, judge=judge, against=against)
-    return uvloop.run(run_benchmark(request, open_folder, progress, say))
-
-
-def _show_benchmark(out: Path, html: Path | None) -> None:
-    """Print the report and the paths of the files."""
-    from rich.console import Console
-
-    from flowright.judging.measuring.benchmark_report import benchmark_report, read_record
-    from flowright.viewer.rendering.report import report_text, write_report
-
-    report = benchmark_report(read_record(out))
-    console = Console()
-    console.print(report_text(report))
-    say(console, str(out))
-    if html is not None:
-        write_report(report, html)
-        say(console, str(html))
+    with progress_bars() as (bars, progress):
+        show = partial(say, bars.console)
+        out = uvloop.run(run_benchmark(request, open_folder, progress, show))
+    _show_report(benchmark_report(read_record(out)), options.html)
+    for path in filter(None, (out, options.html)):
+        say(Console(), str(path))
+    return 0
 
 
 def add_calibrate_options(parser: argparse.ArgumentParser) -> None:
@@ -230,9 +199,22 @@ def calibrate(options: argparse.Namespace) -> int:
     calibration.json beside the weights, which serving and measuring the judge read. The pairs have
     the forms of docs/training_judges.md; the judge must not have been trained on them.
     """
-    from flowright.app.launch import calibrate_judge
+    from rich.console import Console
 
-    return calibrate_judge(options.folder, options.pairs, options.device)
+    from flowright.app.launch import prepared
+
+    console = Console()
+    with prepared(console, "nothing was written"):
+        from flowright.core.report import calibration_section
+        from flowright.evaluation.trained_judge import calibrate_folder
+        from flowright.viewer.rendering.report import section_text
+
+        calibration, lines = calibrate_folder(options.folder, options.pairs, options.device)
+        if section := calibration_section(calibration.record):
+            console.print(section_text(section))
+        for line in lines:
+            say(console, line)
+    return 0
 
 
 def add_score_options(parser: argparse.ArgumentParser) -> None:
@@ -270,18 +252,6 @@ def score(options: argparse.Namespace) -> int:
     Exit status: 0 if every row has a score, 1 if some have none, 2 for a mistake in the call or the
     file, 3 if the judge is down, 130 after Ctrl-C.
     """
-    with (
-        on_signal(lambda: "the same command goes on from here"),
-        progress_bars() as (bars, add),
-    ):
-        counts = _judge_file(options, bars, add)
-    return _show_scores(counts, options.out)
-
-
-def _judge_file(
-    options: argparse.Namespace, bars: "Bars", add: Callable[[str, int], Callable[[], None]]
-) -> Counter[str]:
-    """Judge, write the output, and return how many rows ended how."""
     import uvloop
 
     from flowright.core.files import disk_errors
@@ -297,31 +267,33 @@ def _judge_file(
     )
     from flowright.judging.service.serve import open_backend
 
-    check_out(options.out)
-    if options.source.resolve() == options.out.resolve():
-        raise UserError("--out: is --in, which is kept as it is")
-    config = _judge_of(options)
-    found = survey(options.source, {field: getattr(options, field) for field in FIELDS})
+    with on_signal(lambda: "the same command goes on from here"), progress_bars() as (bars, add):
+        check_out(options.out)
+        if options.source.resolve() == options.out.resolve():
+            raise UserError("--out: is --in, which is kept as it is")
+        config = _judge_of(options)
+        found = survey(options.source, {field: getattr(options, field) for field in FIELDS})
 
-    async def judge(progress: Journal) -> dict[Key, Judged]:
-        async with open_backend(config) as (opened, ready):
-            if problems := await ready():
-                raise UserError(*problems)
-            if opened.simulated:
-                bars.console.print("simulated: no language model judges here")
-            if found.columns.answer is None:
-                bars.console.print(
-                    "no reference: the judge goes by the question alone; see --answer"
-                )
-            advance = add(options.source.name, found.rows)
-            return await judge_rows(options.source, found.columns, opened.judge, progress,
-                             options.concurrency, options.retry_failed, advance)  # fmt: skip
+        async def judge(progress: Journal) -> dict[Key, Judged]:
+            async with open_backend(config) as (opened, ready):
+                if problems := await ready():
+                    raise UserError(*problems)
+                if opened.simulated:
+                    bars.console.print("simulated: no language model judges here")
+                if found.columns.answer is None:
+                    bars.console.print(
+                        "no reference: the judge goes by the question alone; see --answer"
+                    )
+                advance = add(options.source.name, found.rows)
+                return await judge_rows(options.source, found.columns, opened.judge, progress,
+                                 options.concurrency, options.retry_failed, advance)  # fmt: skip
 
-    with disk_errors(options.out):
         path = options.out.with_name(options.out.name + ".progress")
-        with open_progress(path, _identity(config, found.columns)) as progress:
+        identity = _identity(config, found.columns)
+        with disk_errors(options.out), open_progress(path, identity) as progress:
             judged = uvloop.run(judge(progress))
-            return write_judged(options.source, options.out, found.added, judged)
+            counts = write_judged(options.source, options.out, found.added, judged)
+    return _show_scores(counts, options.out)
 
 
 def _judge_of(options: argparse.Namespace) -> "JudgeServerConfig":

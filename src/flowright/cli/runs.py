@@ -104,10 +104,16 @@ def warm_start(options: argparse.Namespace) -> int:
 
     flowright warm-start --config smollm2
     """
-    from flowright.app import launch
+    from rich.console import Console
+
+    from flowright.app.launch import prepared
     from flowright.environments.registry import load_config
 
-    return launch.warm_start(load_config(options.config, options.overrides), options.overwrite)
+    config, console = load_config(options.config, options.overrides), Console()
+    with prepared(console, "nothing was kept, start again"):
+        from flowright.app.warm_start import warm_start
+
+        return warm_start(config, console, options.overwrite)
 
 
 def add_export_options(parser: argparse.ArgumentParser) -> None:
@@ -160,9 +166,15 @@ def export(options: argparse.Namespace) -> int:
 
     flowright export outputs/training --out models/mine
     """
-    from flowright.app import launch
+    from rich.console import Console
 
-    return launch.export_model(**vars(options))
+    from flowright.app.launch import prepared
+
+    console = Console(stderr=options.identity)  # of which stdout has nothing else
+    with prepared(console, "nothing was written"):
+        from flowright.app.exporting import Request, export_model
+
+        return export_model(Request(**vars(options)), console)
 
 
 def _size(text: str) -> int:
@@ -179,6 +191,11 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "run", nargs="?", help="a run directory, or a name under --output-dir; default: the newest"
     )
+    add_reader_options(parser)
+
+
+def add_reader_options(parser: argparse.ArgumentParser) -> None:
+    """Add ``--output-dir``, and ``--environment``: the only one of a run that a reader imports."""
     parser.add_argument(
         "--output-dir",
         type=Path,
@@ -186,11 +203,6 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="the folder of run directories (default: %(default)s)",
     )
-    add_environment_option(parser)
-
-
-def add_environment_option(parser: argparse.ArgumentParser) -> None:
-    """Add ``--environment``: the only environment of a run that a reader imports."""
     parser.add_argument(
         "--environment",
         metavar="MODULE:CLASS",
@@ -260,14 +272,7 @@ def add_view_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "run", nargs="?", help="a run directory or its name, or a folder of runs; default: all"
     )
-    parser.add_argument(
-        "--output-dir",
-        type=Path,
-        default=Path("outputs"),
-        metavar="DIR",
-        help="the folder of run directories (default: %(default)s)",
-    )
-    add_environment_option(parser)
+    add_reader_options(parser)
     parser.add_argument("--host", default="127.0.0.1", help="default: this machine alone")
     parser.add_argument("--port", type=int, default=8765, help="0 for any free one (default: 8765)")
     parser.add_argument(

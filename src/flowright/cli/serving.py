@@ -3,17 +3,24 @@
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from flowright.core.command_line import at_least_one
+from flowright.core.command_line import at_least_one, settings_of
 from flowright.core.errors import UserError
 from flowright.core.plugins import suggest
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from flowright.app.ask_policy import ServedRun
     from flowright.config.llm import SimulatedSection
     from flowright.data.task import Problem
+
+_OF_RUN = ("source", "config", "overrides", "executor")
+"""Options that choose the run and its settings, not those of its server."""
 
 
 def add_ask_options(parser: argparse.ArgumentParser) -> None:
@@ -47,19 +54,29 @@ def ask(options: argparse.Namespace) -> int:
 
     Exit status: 0 with an answer, 1 if the policy's workflow failed, 2 for any other failure.
     """
-    from flowright.app.launch import run_workflow
+    from rich.console import Console
 
     if options.question == "-":
         options.question = sys.stdin.read()
-    return run_workflow(**_on_executor(options))
+    console = Console(stderr=True)
+    with _opened(options, console) as run:
+        from flowright.app.ask_policy import QuestionRequest, run_workflow
+
+        return run_workflow(run, settings_of(options, QuestionRequest), console)
 
 
-def _on_executor(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the options by name, with ``--executor`` as the first override."""
-    given = vars(options)
-    executor = given.pop("executor")
+@contextmanager
+def _opened(options: argparse.Namespace, console: "Console") -> "Iterator[ServedRun]":
+    """Check the run of the options, with ``--executor`` as the first override, and load the slow
+    libraries."""
+    from flowright.app.ask_policy import open_run
+    from flowright.app.launch import prepared
+
+    executor = options.executor
     named = [f"aflow_executor_model={executor}"] if executor else []
-    return given | {"overrides": [*named, *given["overrides"]]}
+    run = open_run(options.source, options.config, [*named, *options.overrides])
+    with prepared(console):
+        yield run
 
 
 def add_serve_options(parser: argparse.ArgumentParser) -> None:
@@ -98,10 +115,13 @@ def serve(options: argparse.Namespace) -> int:
     If FLOWRIGHT_POLICY_KEY is set, callers must send it as a bearer key. docs/serving.md describes
     requests and responses.
     """
-    from flowright.app.launch import serve_policy
+    from rich.console import Console
 
-    key = os.environ.get("FLOWRIGHT_POLICY_KEY")
-    return serve_policy(**_on_executor(options), api_key=key)
+    given = {key: value for key, value in vars(options).items() if key not in _OF_RUN}
+    with _opened(options, Console(stderr=True)) as run:
+        from flowright.app.policy_service import serve_policy
+
+        return serve_policy(run, **given, api_key=os.environ.get("FLOWRIGHT_POLICY_KEY"))
 
 
 def add_simulate_options(parser: argparse.ArgumentParser) -> None:
@@ -156,7 +176,7 @@ def _tasks(options: argparse.Namespace) -> list["Problem"]:
     for file in options.tasks:
         known.update((task.id, task) for task in read_tasks(file))
     if options.offline:
-        from flowright.data.offline import build_offline  # imports reasoning-gym: seconds
+        from flowright.data.loading import build_offline  # imports reasoning-gym: seconds
 
         splits = build_offline(options.data_seed)
         for split in (splits.train, splits.val, splits.test):

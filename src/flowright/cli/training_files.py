@@ -3,16 +3,14 @@
 import argparse
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowright.core.command_line import at_least_one, progress_bars, settings_of
 
 if TYPE_CHECKING:
-    from flowright.criteria.constraints.drawing import DrawnPrompts
     from flowright.data.preference_files import PreferenceSplit, RowOptions
-    from flowright.environments.judging.transcripts import TranscriptFiles
 
 PREFERENCE_FORMS = ("sft", "bradley_terry", "pointwise", "pairwise")
 PROMPT_COLUMNS = ("prompt", "question", "instruction")
@@ -96,15 +94,18 @@ def _make_preferences(
     options: argparse.Namespace, making: "RowOptions"
 ) -> "tuple[PreferenceSplit, dict[str, dict[str, int]]]":
     """Write the files; the split, and by file how many rows of each source it has."""
+    from flowright import __version__
     from flowright.core.errors import DataError
-    from flowright.data.off_topic import off_topic_pairs
+    from flowright.core.files import write_json
     from flowright.data.preference_files import (
         FORMS,
         HELD_OUT,
+        off_topic_pairs,
         rows_of,
         split_preferences,
         write_training_file,
     )
+    from flowright.data.sources.dataset import sha256_of
 
     held_out = (
         [name for name in options.hold_out if name != "none"] if options.hold_out else HELD_OUT
@@ -132,18 +133,7 @@ def _make_preferences(
     if not any(written.values()):
         raise DataError("no row fits any of the forms that were asked for")
     split.trained_on.write(options.out)
-    _write_manifest(options, split, written)
-    return split, written
-
-
-def _write_manifest(
-    options: argparse.Namespace, split: "PreferenceSplit", written: dict[str, dict[str, int]]
-) -> None:
-    """Write counts and inputs of the files; no times, no local paths."""
-    from flowright import __version__
-    from flowright.core.files import write_json
-    from flowright.data.sources.dataset import sha256_of
-
+    # Counts and inputs of the files; no times, no local paths.
     facts: dict[str, Any] = {
         "flowright": __version__,
         "seed": options.seed,
@@ -160,6 +150,7 @@ def _write_manifest(
         "inputs_sha256": {path: sha256_of(options.source / path) for path in split.paths},
     }
     write_json(options.out / "manifest.json", facts)
+    return split, written
 
 
 def _show_preferences(
@@ -188,11 +179,11 @@ def _show_preferences(
 
 def _by_column(sources: dict[str, int]) -> "Counter[str]":
     """Rows by source, the off-topic ones of all sources together."""
-    from flowright.data.off_topic import SOURCE
+    from flowright.data.preference_files import OFF_TOPIC
 
     counted = Counter[str]()
     for source, number in sources.items():
-        counted["off topic" if source.endswith(SOURCE) else source] += number
+        counted["off topic" if source.endswith(OFF_TOPIC) else source] += number
     return counted
 
 
@@ -243,14 +234,6 @@ def transcripts(options: argparse.Namespace) -> int:
     trained_on.json. An interrupted command resumes (transcripts.outcomes.jsonl).
     docs/training_judges.md has more.
     """
-    with progress_bars() as (_, progress):
-        made = _make_transcripts(options, progress)
-    return _show_transcripts(made)
-
-
-def _make_transcripts(
-    options: argparse.Namespace, progress: Callable[[str, int], Callable[[], None]]
-) -> "TranscriptFiles":
     import uvloop
     from pydantic import ValidationError
 
@@ -265,23 +248,18 @@ def _make_transcripts(
         rows = JudgingSection.model_validate(given)
     except ValidationError as error:
         raise UserError(*(each["msg"] for each in error.errors())) from None
-
     making = settings_of(options, TranscriptRequest, rows=rows)
-    return uvloop.run(make_transcripts(making, progress))
-
-
-def _show_transcripts(made: "TranscriptFiles") -> int:
-    """Print the counts; 1 where a server's failures have left rows without a transcript."""
+    with progress_bars() as (_, progress):
+        made = uvloop.run(make_transcripts(making, progress))
     if made.simulated:
         print("SIMULATED: the embedded server judged; its thoughts teach nothing.")
     print(*made.lines, sep="\n")
-    failed = 0
     for path, done in made.sides.values():
         print(f"{path}: {done}")
-        failed += done.failed
-    if failed:
+    if any(done.failed for _, done in made.sides.values()):  # a server's failures
         print("the same command asks again about rows that got no reply")
-    return 1 if failed else 0
+        return 1
+    return 0
 
 
 def add_constraints_options(parser: argparse.ArgumentParser) -> None:
@@ -318,16 +296,6 @@ def constraints(options: argparse.Namespace) -> int:
     Writes train.jsonl and val.jsonl in IFEval's form (key, prompt, instruction_id_list, kwargs),
     and manifest.json. docs/instructions.md describes the drawing.
     """
-    drawn = _draw_constraints(options)
-    for part, rows in drawn.rows.items():
-        print(f"{options.out / part}.jsonl: {len(rows)} prompts")
-    for text in drawn.sealed:
-        print(f"left out, as a test set has it: {text}")
-    return 0
-
-
-def _draw_constraints(options: argparse.Namespace) -> "DrawnPrompts":
-    """Draw, and write what was drawn."""
     from flowright.core.errors import DataError
     from flowright.core.files import write_json, write_text
     from flowright.criteria.constraints.drawing import Drawing, chosen_types, draw
@@ -363,7 +331,11 @@ def _draw_constraints(options: argparse.Namespace) -> "DrawnPrompts":
         "drawn": drawn.counts(),
     }
     write_json(options.out / "manifest.json", manifest)
-    return drawn
+    for part, rows in drawn.rows.items():
+        print(f"{options.out / part}.jsonl: {len(rows)} prompts")
+    for text in drawn.sealed:
+        print(f"left out, as a test set has it: {text}")
+    return 0
 
 
 def _texts(paths: Sequence[Path]) -> list[str]:

@@ -1,7 +1,7 @@
 """Mixtures from upstream files: a pool per dataset, shares, held-out validation, the manifest.
 
 Everything depends on the files, the arguments and the seed only, to the byte. The mixture that
-needs no files is :mod:`flowright.data.offline`.
+needs no files is :func:`flowright.data.loading.build_offline`.
 
 Two tasks are the same problem if they have the same id, or the same text after normalisation.
 Normalisation ignores Unicode form, case, white space, typographic quotes and dashes and punctuation
@@ -111,16 +111,8 @@ def check_disjoint(splits: Splits) -> None:
 HELD_OUT = 0.2
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """Number of tasks of each split; None is as many as the shares allow."""
-
-    train: int | None = None
-    val: int | None = None
-    test: int | None = None
-
-    def of(self, split: Split) -> int | None:
-        return getattr(self, split)
+Sizes = Mapping[str, int | None]
+"""Number of tasks of each split; None, or no number, is as many as the shares allow."""
 
 
 @dataclass(slots=True)
@@ -192,11 +184,11 @@ def mix(
         random.Random(f"{seed}/{pool.name}").shuffle(pool.train)
         random.Random(f"{seed}/{pool.name}/val").shuffle(pool.val)
         random.Random(f"{seed}/{pool.name}/test").shuffle(pool.test)
-    _hold_out(pools, sizes.val, shares)
+    _hold_out(pools, sizes.get("val"), shares)
     drawn: dict[Split, tuple[Problem, ...]] = {}
     for split in SPLITS:
         capacity = {pool.name: len(pool.of(split)) for pool in pools}
-        places = _places(capacity, pools, sizes.of(split), shares)
+        places = _places(capacity, pools, sizes.get(split), shares)
         tasks = [task for pool in pools for task in pool.of(split)[: places[pool.name]]]
         random.Random(f"{seed}/{split}").shuffle(tasks)
         drawn[split] = tuple(interleave(tasks))
@@ -346,7 +338,7 @@ VAL_SHARE, MOST_VAL = 0.1, 300
 
 
 def hold_out(
-    problems: Sequence[tuple[Problem, str | None]], sizes: Mapping[str, int | None], seed: int
+    problems: Sequence[tuple[Problem, str | None]], sizes: Sizes, seed: int
 ) -> tuple[Splits, int]:
     """Split into train, validation and test, and count the repetitions left out. A problem that
     names its split keeps it; without any for validation, a tenth is held out of train, at most 300,

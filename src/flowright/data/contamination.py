@@ -65,13 +65,6 @@ def beginnings(conversation: Iterable[Turn]) -> Iterator[str]:
         yield running.hexdigest()
 
 
-def overlap(train: Iterable[Sequence[Turn]], benchmark: Sequence[Pair]) -> list[str]:
-    """The ids of a benchmark's pairs whose conversation the training data has, in the benchmark's
-    order. ``train`` has conversations, with or without answers at their end."""
-    seen = {key for conversation in train for key in beginnings(conversation)}
-    return [pair.id for pair in benchmark if conversation_key(pair.conversation) in seen]
-
-
 @dataclass(frozen=True, slots=True)
 class TrainedOn:
     """Training data of a judge, rows that only chose its checkpoint included. ``subsets`` are names
@@ -189,10 +182,6 @@ class SealedConversations:
         for name, conversation in named:
             names.setdefault(conversation_key(conversation), name)
         return cls(names)
-
-    @classmethod
-    def of_texts(cls, texts: Iterable[str], name: str = "a test set") -> "SealedConversations":
-        return cls.of((name, as_conversation(text)) for text in texts)
 
     def holder(self, conversation: Sequence[Turn]) -> str:
         """The name of what has this conversation or one that it begins with; empty without any."""

@@ -25,6 +25,7 @@ from huggingface_hub.errors import (
 from huggingface_hub.file_download import http_get
 
 from flowright.core.errors import UserError
+from flowright.core.files import replacing
 from flowright.core.network_faults import network_fault, proxy_for
 from flowright.data.sources.dataset import File, Source, hub_rows, other_names, sha256_of
 
@@ -244,14 +245,6 @@ class Downloader:
             except (OSError, EOFError, tarfile.TarError) as error:
                 download.notes.append(f"{path}: cannot be unpacked: {error}")
         return download
-
-
-@contextmanager
-def replacing(target: Path) -> Iterator[Path]:
-    """Yield the path of a part file that replaces ``target`` at once."""
-    part = target.with_name(target.name + ".part")
-    yield part
-    part.replace(target)
 
 
 def extract(archive: Path, targets: Sequence[Path]) -> None:

@@ -288,7 +288,3 @@ class Conversion:
         if name is not None and str(name).lower() not in _SPLITS:
             raise row.error(f"split is {name!r}, not train, val or test")
         return None if name is None else _SPLITS[str(name).lower()]
-
-
-def _plain(fields: Mapping[str, Any]) -> Any:
-    return json.loads(json.dumps(fields))

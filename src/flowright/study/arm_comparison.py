@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from flowright.core.formatting import Point
 from flowright.core.statistics import DIFFERENCE, RESAMPLES, Array, Estimate, Resampler, holm, mean
-from flowright.study.cells import StudyCell
 from flowright.study.collect import Collected, Row
 from flowright.study.config import ClaimSection, StudyConfig, column_of
+from flowright.study.runs import StudyCell
 
 # Exact tests, one pair a seed. P-values are one-sided, of "the differences tend to be above 0";
 # turn the sign for the other side. They run over thousands of samples at once, for the power.

@@ -32,9 +32,8 @@ from flowright.runs.run_files import (
     read_state,
     rollout_steps,
 )
-from flowright.study.cells import StudyRun
 from flowright.study.config import OF_SHORTCUT, PRESENTATIONS
-from flowright.study.study_records import StudyJournal, is_finished
+from flowright.study.runs import StudyJournal, StudyRun, is_finished
 from flowright.viewer.snapshot import edge, is_ours, merge_steps
 
 Row = dict[str, Any]

@@ -9,18 +9,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from flowright.core.checkout import here
-from flowright.core.command_line import on_signal
+from flowright.core.command_line import on_signal, say
 from flowright.core.errors import ConfigError, RunError
 from flowright.core.files import Lock, check_writable, disk_errors, is_held
 from flowright.core.formatting import duration
-from flowright.study.cells import StudyCell, StudyRun, cells_of, runs_of
 from flowright.study.collect import Collected, collect, steps_of, write_tables
-from flowright.study.config import StudyConfig, load_study
+from flowright.study.config import load_study
 from flowright.study.plan import (
     gpu_plans,
-    plan_study,
     print_gpu_plan,
-    print_lines,
     print_plan,
     print_preflight,
 )
@@ -35,7 +32,16 @@ from flowright.study.runner import (
     planned_at_once,
     train_command,
 )
-from flowright.study.study_records import StudyJournal, read_claims, settle_claims, unfinished
+from flowright.study.runs import (
+    LoadedStudy,
+    StudyJournal,
+    StudyRun,
+    cells_of,
+    read_claims,
+    runs_of,
+    settle_claims,
+    unfinished,
+)
 from flowright.study.transfer import answers_of, grade_all, judges_of, matrix, write_matrix
 
 
@@ -56,17 +62,6 @@ class StudyRequest:
     keep: Path | None = None
     command: Command = train_command
     start: Callable[[StudyRun], Start] = default_start
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedStudy:
-    """A study with its cells, runs and journal."""
-
-    study: StudyConfig
-    cells: list[StudyCell]
-    runs: list[StudyRun]
-    journal: StudyJournal
-    out: Path
 
 
 def run_study(request: StudyRequest, console: Console | None = None) -> int:
@@ -111,7 +106,7 @@ def _run_locked(loaded: LoadedStudy, request: StudyRequest, console: Console) ->
     if journal.damaged:
         numbers = ", ".join(map(str, journal.damaged))
         line = f"{journal.path}: cannot read line {numbers}; its seconds and failures are missing"
-        print_lines([line], console)
+        say(console, line)
     failed: list[StudyRun] = []
     missing: list[str] = []
     if request.transfer:
@@ -139,7 +134,8 @@ def _run_locked(loaded: LoadedStudy, request: StudyRequest, console: Console) ->
     if request.keep is not None:
         folder = request.keep / study.name
         left_out = keep(analysis, out, folder)
-        print_lines([f"kept      {folder}", *(f"not kept  {line}" for line in left_out)], console)
+        for line in (f"kept      {folder}", *(f"not kept  {line}" for line in left_out)):
+            say(console, line)
     return 1 if failed or missing else 0
 
 
@@ -166,7 +162,8 @@ def _transfer(loaded: LoadedStudy, request: StudyRequest, console: Console) -> l
         f"of {len(answers.queries):,} different answers: {unscored:,} unscored, {waiting:,} not "
         "asked"
     )
-    print_lines([line, *(f"missing   {line}" for line in missing)], console)
+    for shown in (line, *(f"missing   {line}" for line in missing)):
+        say(console, shown)
     return missing
 
 
@@ -182,10 +179,9 @@ def _show_plan(
     loaded: LoadedStudy, runs: list[StudyRun], at_once: int, console: Console, write: bool = True
 ) -> None:
     """Print the plan of the study, and on GPUs what these of its runs take."""
-    study, cells, journal = loaded.study, loaded.cells, loaded.journal
-    found = collect(loaded.runs, journal, loaded.out, write=write)
-    plan = plan_study(study, cells, loaded.runs, journal, at_once, found)
-    print_plan(plan, console, loaded.out)
+    study = loaded.study
+    found = collect(loaded.runs, loaded.journal, loaded.out, write=write)
+    print_plan(loaded, at_once, found, console)
     if study.gpus is not None:
         print_gpu_plan(gpu_plans(study.base, study.gpus, runs), study.gpus, at_once, console)
 
@@ -216,7 +212,7 @@ def _train(
             if seconds and remaining:
                 waits = sum(seconds) / len(seconds) * remaining / placement.at_once
                 line += f", about {duration(waits)} left"
-            print_lines([line], bars.console)
+            say(bars.console, line)
 
         runner = Runner(
             base=loaded.study.base,
@@ -242,7 +238,7 @@ def _conclude(
     lines.append(f"report    {report}")
     if found.simulated:
         lines.append("simulated: these numbers come from the embedded server")
-    print_lines(lines, console)
+    say(console, "\n".join(lines))
 
 
 def _progress(console: Console) -> Progress:

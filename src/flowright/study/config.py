@@ -191,8 +191,8 @@ class StudyConfig(Section):
 
 def load_study(path: Path) -> StudyConfig:
     """Read a study's file. ``${NAME}`` outside of ``arms`` is read from the environment. Raises
-    ConfigError with one line for each mistake; :func:`flowright.study.cells.cells_of` and
-    :func:`flowright.study.cells.runs_of` check the arms over the base."""
+    ConfigError with one line for each mistake; :func:`flowright.study.runs.cells_of` and
+    :func:`flowright.study.runs.runs_of` check the arms over the base."""
     path = find_config(path)
     data = read_yaml(path, expanded=False)
     arms = data.pop("arms", None)

@@ -12,12 +12,12 @@ from statistics import fmean
 import numpy as np
 
 from flowright.config.judge import AlarmSection
-from flowright.core.statistics import Estimate, wilson
+from flowright.core.statistics import Estimate
 from flowright.runs.alarm import trailing_means
 from flowright.study.arm_comparison import differences, interval, times_of, values_of
-from flowright.study.cells import StudyCell
 from flowright.study.collect import Collected, Row
 from flowright.study.config import StudyConfig, column_of
+from flowright.study.runs import StudyCell
 
 WINDOW = 5
 """Steps of the trailing mean."""
@@ -73,16 +73,6 @@ class Detector:
     controls: int
     false: int
     leads: Sequence[int]
-
-    @property
-    def caught(self) -> Estimate:
-        """Share alarmed in time, with Wilson's interval."""
-        return Estimate(self.early / self.onsets, *wilson(self.early, self.onsets))
-
-    @property
-    def false_rate(self) -> Estimate:
-        """Share of the control's runs that alarmed."""
-        return Estimate(self.false / self.controls, *wilson(self.false, self.controls))
 
 
 def detectors(study: StudyConfig, cells: Sequence[StudyCell], found: Collected) -> list[Detector]:

@@ -14,11 +14,10 @@ from flowright.core.files import disk_errors, write_text
 from flowright.core.formatting import Form, plain, points, short_percent, smooth
 from flowright.core.report import GridCell, GridChart, LineChart, ReportChart, Series
 from flowright.study.arm_comparison import CellSummary, differences, kaplan_meier, times_of
-from flowright.study.cells import StudyCell
 from flowright.study.collect import GAPS, SHARES, Collected, Row
 from flowright.study.config import MEASURES, StudyConfig
 from flowright.study.detectors import Detector
-from flowright.study.study_records import CLAIMS_FILE
+from flowright.study.runs import CLAIMS_FILE, StudyCell
 from flowright.study.summary import Analysis
 from flowright.viewer.rendering.charts import draw, picture
 from flowright.viewer.rendering.svg import ChartDrawing

@@ -12,75 +12,27 @@ from rich.table import Table
 from flowright.config.llm import SIMULATED
 from flowright.config.root import Config
 from flowright.config.run import PlanServerSection
+from flowright.core.command_line import say
 from flowright.core.errors import ConfigError, UserError
 from flowright.core.formatting import amount, duration
 from flowright.environments.registry import load_config
 from flowright.study.arm_comparison import claim_values, least_effect, least_p
-from flowright.study.cells import StudyCell, StudyRun
 from flowright.study.collect import Collected
 from flowright.study.config import ClaimSection, GpuSection, StudyConfig
-from flowright.study.study_records import StudyJournal, is_finished
+from flowright.study.runs import LoadedStudy, StudyCell, StudyRun, is_finished
 
 JUDGE_SERVICE = "judge_service"
 """Name in ``gpus.servers`` of all judges behind ``judge.service``."""
 
 
-@dataclass(frozen=True, slots=True)
-class StudyPlan:
-    """``seconds`` and ``calls`` per run, averaged over ``basis`` finished ones, or None;
-    ``spreads`` are measured standard deviations over seeds, by claim."""
-
-    study: StudyConfig
-    cells: Sequence[StudyCell]
-    runs: Sequence[StudyRun]
-    finished: int
-    at_once: int
-    seconds: float | None
-    calls: float | None
-    basis: int
-    spreads: Mapping[str, float]
-
-    @property
-    def left(self) -> int:
-        return len(self.runs) - self.finished
-
-
-def plan_study(
-    study: StudyConfig,
-    cells: Sequence[StudyCell],
-    runs: Sequence[StudyRun],
-    journal: StudyJournal,
-    at_once: int,
-    found: Collected,
-) -> StudyPlan:
-    """Plan by what this study's own runs have taken and shown so far."""
-    done = {run.name for run in runs if is_finished(run.folder)}
-    seconds = [h.seconds for name, h in journal.histories.items() if name in done and h.seconds > 0]
-    calls = [row["calls"] for row in found.rows if row["finished"] and row["calls"] is not None]
-    values = {
-        claim.id: [*claim_values(study, cells, claim, found).values()]
-        for claim in study.claims
-        if claim.test != "log_rank"
-    }
-    return StudyPlan(
-        study=study,
-        cells=cells,
-        runs=runs,
-        finished=len(done),
-        at_once=at_once,
-        seconds=fmean(seconds) if seconds else None,
-        calls=fmean(calls) if calls else None,
-        basis=len(seconds),
-        spreads={name: stdev(known) for name, known in values.items() if len(known) > 2},
-    )
-
-
-def power_of(plan: StudyPlan, claim: ClaimSection) -> str:
+def power_of(
+    study: StudyConfig, claim: ClaimSection, is_cell: bool, measured: float | None = None
+) -> str:
     """Describe the smallest effect that a claim can find with these seeds, at the first and hardest
-    of Holm's levels."""
-    seeds = len(plan.study.all_seeds)
-    level = claim.alpha / max(1, len(plan.study.claims))
-    logs = claim.test == "log_rank"
+    of Holm's levels. ``is_cell``: it is about one arm, not a slope over doses; ``measured``: the
+    standard deviation of its differences over seeds."""
+    seeds = len(study.all_seeds)
+    level = claim.alpha / max(1, len(study.claims))
     least = least_p(claim.test, seeds)
     if least > claim.alpha:
         signs = " by signs alone" if claim.test == "t" else ""
@@ -91,68 +43,74 @@ def power_of(plan: StudyPlan, claim: ClaimSection) -> str:
             f"smallest p {least:.2g} cannot reach Holm's first level {level:.2g}: it holds only "
             "beside others that do"
         )
-    if logs:
+    if claim.test == "log_rank":
         return f"smallest p {least:.2g}"
     effect = least_effect(claim.test, seeds, level, claim.direction == "none")
     if effect is None:
         return "no effect would be found with 80 % power; more seeds"
-    measured = plan.spreads.get(claim.id)
-    if measured is None and claim.arm not in {cell.name for cell in plan.cells}:
+    if measured is None and not is_cell:
         return f"slopes of {effect:.2f} standard deviations of the seeds' slopes"
-    spread = measured if measured is not None else plan.study.assumed_sd
-    source = "measured" if measured is not None else "assumed"
+    spread, source = (study.assumed_sd, "assumed") if measured is None else (measured, "measured")
+    found = f"(SD {spread:.3f}, {source})"
     if claim.direction == "none":
-        return f"0 within {effect * spread:.3f} (SD {spread:.3f}, {source})"
-    return f"{effect * spread + claim.threshold:.3f} (SD {spread:.3f}, {source})"
+        return f"0 within {effect * spread:.3f} {found}"
+    return f"{effect * spread + claim.threshold:.3f} {found}"
 
 
-def print_plan(plan: StudyPlan, console: Console, out: Path) -> None:
-    """Print the arms with their finished runs, what is left, and what each claim can find."""
-    study, seeds = plan.study, plan.study.all_seeds
+def print_plan(loaded: LoadedStudy, at_once: int, found: Collected, console: Console) -> None:
+    """Print the arms with their finished runs, what is left by what this study's own runs have
+    taken and shown so far, and what each claim can find."""
+    study, runs = loaded.study, loaded.runs
+    done = {run.name for run in runs if is_finished(run.folder)}
+    left = len(runs) - len(done)
+    histories = loaded.journal.histories.items()
+    seconds = [history.seconds for name, history in histories if name in done and history.seconds]
     time = "unknown: no run of this study has finished; --limit-runs 1 measures one"
-    if plan.seconds is not None:
-        left = duration(plan.seconds * plan.left / plan.at_once)
-        time = f"{left} for what is left ({duration(plan.seconds)} a run, as {plan.basis} took)"
+    if seconds:
+        each = fmean(seconds)
+        whole = duration(each * left / at_once)
+        time = f"{whole} for what is left ({duration(each)} a run, as {len(seconds)} took)"
+    called = [row["calls"] for row in found.rows if row["finished"] and row["calls"] is not None]
     calls = "unknown: no run of this study has finished"
-    if plan.calls is not None:
-        calls = f"{plan.calls * plan.left:,.0f} of judges and executors for what is left"
-    lines = [f"study     {study.name}", *_arms(plan)]
+    if called:
+        calls = f"{fmean(called) * left:,.0f} of judges and executors for what is left"
+    lines = [f"study     {study.name}", *_arms(loaded, done)]
     lines += [
-        f"runs      {len(plan.runs)} ({len(plan.cells)} arms x {len(seeds)} seeds), "
-        f"{plan.left} left, {plan.at_once} at once",
+        f"runs      {len(runs)} ({len(loaded.cells)} arms x {len(study.all_seeds)} seeds), "
+        f"{left} left, {at_once} at once",
         f"time      {time}",
         f"calls     {calls}",
-        f"folder    {out}",
+        f"folder    {loaded.out}",
     ]
     if study.claims:
         lines.append(
             f"claims    {len(study.claims)}, with the smallest effect that each finds with 80 % "
             "power at Holm's first level"
         )
-        width = max(len(claim.id) for claim in study.claims)
-        for claim in study.claims:
-            sides = f"{claim.measure} of {claim.arm} v {claim.against or study.control}"
-            found = f"{sides}, {claim.test}: {power_of(plan, claim)}"
-            lines.append(f"  {claim.id:<{width}}  {claim.kind:<12}  {found}")
-    print_lines(lines, console)
+    width = max((len(claim.id) for claim in study.claims), default=0)
+    names = {cell.name for cell in loaded.cells}
+    for claim in study.claims:
+        values: list[float] = []
+        if claim.test != "log_rank":
+            values = [*claim_values(study, loaded.cells, claim, found).values()]
+        spread = stdev(values) if len(values) > 2 else None
+        power = power_of(study, claim, claim.arm in names, spread)
+        sides = f"{claim.measure} of {claim.arm} v {claim.against or study.control}"
+        lines.append(f"  {claim.id:<{width}}  {claim.kind:<12}  {sides}, {claim.test}: {power}")
+    say(console, "\n".join(lines))
 
 
-def _arms(plan: StudyPlan) -> list[str]:
-    width = max(len(cell.name) for cell in plan.cells)
+def _arms(loaded: LoadedStudy, done: set[str]) -> list[str]:
+    width = max(len(cell.name) for cell in loaded.cells)
     lines = []
-    for cell in plan.cells:
-        own = [run for run in plan.runs if run.cell == cell]
-        done = f"{sum(is_finished(run.folder) for run in own)} of {len(own)}"
+    for cell in loaded.cells:
+        own = [run.name in done for run in loaded.runs if run.cell == cell]
+        counted = f"{sum(own)} of {len(own)}"
         notes = [f"{key}={value}" for key, value in cell.overrides.items()]
-        notes += ["control"] if cell.name == plan.study.control else []
+        notes += ["control"] if cell.name == loaded.study.control else []
         notes += [f"shortcut {cell.shortcut}"] if cell.shortcut else []
-        lines.append(f"  {cell.name:<{width}}  {done:>8}  {', '.join(notes)}".rstrip())
+        lines.append(f"  {cell.name:<{width}}  {counted:>8}  {', '.join(notes)}".rstrip())
     return lines
-
-
-def print_lines(lines: Sequence[str], console: Console) -> None:
-    """Print lines as they are."""
-    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
 
 # Preflight: the dry run of train.py for every cell.
@@ -178,7 +136,7 @@ def print_preflight(base: Path, runs: Sequence[StudyRun], console: Console) -> i
         some = ", ".join(cells) if len(cells) < checked else "all"
         lines.append(f"missing   {problem} [{some}]")
     lines += [] if missing else ["ready     everything that the runs need is there"]
-    print_lines(lines, console)
+    say(console, "\n".join(lines))
     return 2 if missing else 0
 
 
@@ -310,7 +268,7 @@ def print_gpu_plan(
 ) -> None:
     """Print a row per cell, then the sums, the servers and all assumptions."""
     head = "planned   from what gpus assumes; nothing of it was measured; calls / tokens"
-    print_lines([head], console)
+    say(console, head)
     table = Table("", "runs", "a run", "GPU hours", "judges", "executors", box=None, pad_edge=False)
     for plan in plans:
         judged, executed = (
@@ -321,7 +279,7 @@ def print_gpu_plan(
         row = (f"  {plan.cell.name}", str(plan.runs), duration(plan.seconds), hours)
         table.add_row(*row, judged, executed)
     console.print(table, markup=False, highlight=False)
-    print_lines([*_sums(plans, section, at_once), *_assumptions(section)], console)
+    say(console, "\n".join([*_sums(plans, section, at_once), *_assumptions(section)]))
 
 
 def _sums(plans: Sequence[CellPlan], section: GpuSection, at_once: int) -> list[str]:

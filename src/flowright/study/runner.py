@@ -24,9 +24,8 @@ from flowright.core.errors import ConfigError
 from flowright.core.files import disk_errors
 from flowright.runs.checkpoints import saved_checkpoints
 from flowright.runs.run_files import read_metrics
-from flowright.study.cells import StudyRun
 from flowright.study.config import GpuSection, StudyConfig
-from flowright.study.study_records import StudyJournal, is_finished
+from flowright.study.runs import StudyJournal, StudyRun, is_finished
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 ONE_THREAD: Mapping[str, str] = dict.fromkeys(_THREADS, "1")

@@ -32,7 +32,7 @@ from flowright.core.report import (
     ReportTable,
     estimate_cell,
 )
-from flowright.core.statistics import Estimate
+from flowright.core.statistics import Estimate, wilson
 from flowright.core.untrusted import one_line
 from flowright.runs.run_files import read_state
 from flowright.study.arm_comparison import CellSummary, ClaimOutcome, median
@@ -40,7 +40,7 @@ from flowright.study.collect import Collected, Row
 from flowright.study.config import MEASURES, StudyConfig
 from flowright.study.detectors import Detector, Remedy
 from flowright.study.figures import Plots, heat_map, plots_of
-from flowright.study.study_records import StudyJournal, read_claims
+from flowright.study.runs import StudyJournal, read_claims
 from flowright.study.summary import (
     Analysis,
     difference_form,
@@ -208,6 +208,12 @@ def _interval(estimate: Estimate, form: Form, unit: str = "") -> ReportCell:
     return replace(cell, note="; ".join(filter(None, (cell.note, unit))))
 
 
+def _counted(part: int, whole: int) -> ReportCell:
+    """Return ``part of whole`` with Wilson's interval of the share."""
+    cell = _interval(Estimate(part / whole, *wilson(part, whole)), percent)
+    return replace(cell, text=f"{part} of {whole}")
+
+
 def _alarms(analysis: Analysis, plots: Plots) -> ReportSection | None:
     if not analysis.alarms:
         return None
@@ -242,17 +248,16 @@ def _alarms(analysis: Analysis, plots: Plots) -> ReportSection | None:
 
 
 def _alarm_cells(alarm: Detector) -> _Cells:
-    caught, false = _interval(alarm.caught, percent), _interval(alarm.false_rate, percent)
     return [
         alarm.series.title,
         f"{alarm.early_auc:.2f}",
         f"{alarm.auc:.2f}",
         f"{alarm.threshold:.3g}",
-        replace(caught, text=f"{alarm.early} of {alarm.onsets}"),
+        _counted(alarm.early, alarm.onsets),
         f"{alarm.late}",
         f"{alarm.onsets - alarm.early - alarm.late}",
         f"{middle(alarm.leads):+g}" if alarm.leads else NOTHING,
-        replace(false, text=f"{alarm.false} of {alarm.controls}"),
+        _counted(alarm.false, alarm.controls),
     ]
 
 

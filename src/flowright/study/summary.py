@@ -14,10 +14,10 @@ from flowright.study.arm_comparison import (
     summaries,
     values_of,
 )
-from flowright.study.cells import StudyCell
 from flowright.study.collect import Collected
 from flowright.study.config import MEASURES, StudyConfig
 from flowright.study.detectors import Detector, Remedy, detectors, remedies
+from flowright.study.runs import StudyCell
 
 SUMMARISED = (
     *("final_gold", "final_proxy", "final_gap", "gold_area", "exploitation", "max_share"),

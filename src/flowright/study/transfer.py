@@ -24,9 +24,8 @@ from flowright.environments.base import Environment, make_environment
 from flowright.environments.registry import load_config
 from flowright.judging.verdict import DOWN, JudgeQuery, Status, Verdict
 from flowright.runs.run_files import read_answers
-from flowright.study.cells import StudyCell, StudyRun
 from flowright.study.collect import write_parquet
-from flowright.study.study_records import is_finished
+from flowright.study.runs import StudyCell, StudyRun, is_finished
 
 FOLDER = "transfer"
 MATRIX_FILE = "transfer.parquet"
