@@ -8,11 +8,12 @@ from rich.console import Console
 
 from flowright.core.report import ReportTable
 from flowright.runs.run_files import write_rollouts
-from flowright.viewer.attempts_page import attempts_body, facet_counts
+from flowright.viewer.attempts_page import attempts_body
 from flowright.viewer.before_after import evaluation_section, terminal_section
 from flowright.viewer.layout import Links
 from flowright.viewer.rendering.report import section_text
 from flowright.viewer.run_list import RunList
+from flowright.viewer.search import facet_counts
 from flowright.viewer.selection import Filter
 from flowright.viewer.snapshot import Snapshot
 

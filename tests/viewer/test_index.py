@@ -16,7 +16,7 @@ from viewer_run import records_of, write_run
 
 from flowright.core.errors import UserError
 from flowright.runs.run_files import read_lines, read_rollouts, rollouts_path, write_rollouts
-from flowright.viewer.index import Indexer, Progress, index_path, step_of
+from flowright.viewer.index import Indexer, Progress, index_path
 from flowright.viewer.rollout_records import escape_surrogates, record_at, step_files
 from flowright.viewer.search import AttemptSearch
 from flowright.viewer.selection import Filter, Range, fts_query, merge_query, step_ids
@@ -177,7 +177,7 @@ def test_the_index_follows_the_run(tmp_path: Path) -> None:
     with AttemptSearch(index_path(run)) as found:
         texts = found.rows("SELECT count(*) FROM texts")
         assert texts[0][0] == 17
-        assert all(step_of(attempt.id) in (2, 3) for attempt in found.each(Filter()))
+        assert all(attempt.step in (2, 3) for attempt in found.each(Filter()))
 
 
 def test_an_index_that_is_lost_damaged_or_of_another_version_is_made_anew(tmp_path: Path) -> None:

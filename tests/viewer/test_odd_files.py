@@ -30,12 +30,11 @@ from flowright.runs.run_files import (
     rollouts_path,
     write_rollouts,
 )
-from flowright.viewer.exports import export_pages
 from flowright.viewer.index import index_path
 from flowright.viewer.live import screen_of, summary
 from flowright.viewer.run_list import RunList
 from flowright.viewer.run_report import write_report
-from flowright.viewer.server import create_app
+from flowright.viewer.server import create_app, export_pages
 from flowright.viewer.snapshot import Snapshot, Watcher
 
 ODD = (None, 5, "x", [5], {"a": 1}, 10**400)

@@ -18,12 +18,11 @@ from viewer_run import GROUPS, HOSTILE, hostile, records_of, write_run
 from flowright.core.errors import RunError
 from flowright.core.files import write_json
 from flowright.runs.run_files import read_rollouts, write_rollouts
-from flowright.viewer.exports import export_pages
 from flowright.viewer.layout import policy
 from flowright.viewer.run_list import RunList, find_root
-from flowright.viewer.runs_page import Paired, RunPair, pair_problems
+from flowright.viewer.runs_page import pair_problems
 from flowright.viewer.search import Solved
-from flowright.viewer.server import create_app
+from flowright.viewer.server import create_app, export_pages
 
 OURS = {"html", "head", "body", "title", "style", "script", "meta", "main", "dialog", "button"}
 RUN = "/run/one"
@@ -175,13 +174,12 @@ def test_where_gold_knows_of_some_problems_only_these_are_compared_by_it() -> No
     open_ended = Solved(scored=2, reward=1.5)
     first = {"a": tried, "b": failed, "c": open_ended, "d": tried, "alone": tried}
     second = {"a": failed, "b": failed, "c": failed, "d": tried}
-    found = pair_problems(first, second)
-    assert found.pairs == [RunPair("a", 0.5, 0.0), RunPair("d", 0.5, 0.5)]
-    assert found.left_out == 2
+    pairs, measured, left_out = pair_problems(first, second)
+    assert pairs == [("a", 0.5, 0.0), ("d", 0.5, 0.5)]
+    assert (measured, left_out) == ("share right by gold", 2)
     found = pair_problems({"b": failed, "c": open_ended}, {"b": failed, "c": failed})
-    assert found.measured == "mean reward"
-    assert found.pairs == [RunPair("b", -1.0, -1.0), RunPair("c", 0.75, -1.0)]
-    assert pair_problems({"a": tried}, {"b": tried}) == Paired([], "mean reward", 0)
+    assert found == ([("b", -1.0, -1.0), ("c", 0.75, -1.0)], "mean reward", 0)
+    assert pair_problems({"a": tried}, {"b": tried}) == ([], "mean reward", 0)
 
 
 @pytest.mark.parametrize(

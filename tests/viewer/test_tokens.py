@@ -14,10 +14,9 @@ from viewer_run import records_of, write_run
 from flowright.core.files import write_json
 from flowright.runs.run_files import read_rollouts, write_rollouts
 from flowright.viewer.attempt_page import MOST, tokens_section
-from flowright.viewer.exports import export_pages
 from flowright.viewer.run_list import RunList
 from flowright.viewer.selection import Filter
-from flowright.viewer.server import create_app
+from flowright.viewer.server import create_app, export_pages
 
 HOSTILE = (
     "</pre></span><script>alert(1)</script><img src=x onerror=alert(2)>\" onmouseover=alert(3) x='"

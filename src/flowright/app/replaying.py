@@ -38,7 +38,7 @@ from flowright.runs.run_files import (
     rollout_steps,
     rollouts_path,
 )
-from flowright.viewer.rollout_records import index_entry, source_of
+from flowright.viewer.rollout_records import attempt_of, source_of
 
 _PLACE = re.compile(rf"(?:({'|'.join(HELD_OUT)})/)?(\d+)/(\d+)/(\d+)", re.ASCII)
 _CHARS = 60
@@ -192,18 +192,18 @@ def lines_of(opening: ReplayedAttempt, place: str, program: str | None, now: Rec
 
 
 def _cells(record: Record) -> dict[str, str]:
-    facts, execution = index_entry(record), object_of(record, "execution")
+    attempt, execution = attempt_of(record), object_of(record, "execution")
     answer = execution.get("answer") if "workflow" in record else record.get("completion")
     return {
         "answer": _short(answer),
         "failure": _short(_failure(object_of(record, "failure"))),
-        "judge": facts.combination.judge,
+        "judge": attempt.judge,
         "why": _short(object_of(record, "verdict").get("reason")),
-        "gold": facts.combination.gold,
-        "reward": format_value(facts.reward, "{:.3f}".format),
-        "calls": format_value(facts.calls, "{:,}".format),
-        "tokens": format_value(facts.llm_tokens, "{:,}".format),
-        "time": format_value(facts.seconds, duration),
+        "gold": attempt.gold,
+        "reward": format_value(attempt.reward, "{:.3f}".format),
+        "calls": format_value(attempt.calls, "{:,}".format),
+        "tokens": format_value(attempt.llm_tokens, "{:,}".format),
+        "time": format_value(attempt.seconds, duration),
     }
 
 

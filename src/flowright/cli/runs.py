@@ -311,7 +311,7 @@ def view(options: argparse.Namespace) -> int:
 
     root = find_root(options.run, options.output_dir)
     if options.export is not None:
-        from flowright.viewer.exports import export_pages
+        from flowright.viewer.server import export_pages
 
         pages = export_pages(root, options.export, options.select, options.most)
         print(f"{pages} pages: {options.export / 'index.html'}")

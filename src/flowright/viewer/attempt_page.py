@@ -11,6 +11,7 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from statistics import fmean
 
 from flowright.core.checkout import here
@@ -39,13 +40,12 @@ from flowright.viewer.rendering.record_blocks import WHOLE, blocks_html, text_bl
 from flowright.viewer.rendering.report import table_html
 from flowright.viewer.rollout_records import (
     TOKENS,
-    combination_of,
+    Attempt,
     problem_blocks,
     record_facts,
     verdict_fact,
 )
 from flowright.viewer.run_list import ViewedRun
-from flowright.viewer.search import Attempt
 from flowright.viewer.selection import Filter
 
 SAMPLE = (
@@ -111,23 +111,25 @@ def _head(
     to_list = None if links.exported else links.of_run("attempts", query)
     ways = [
         link(to_list, "Up to the list", data_up="") if to_list else None,
-        link(links.attempt(before, query), "Previous", rel="prev") if before else None,
-        link(links.attempt(after, query), "Next", rel="next") if after else None,
+        *(
+            el("a", word, href=address, rel=rel)
+            for each, word, rel in ((before, "Previous", "prev"), (after, "Next", "next"))
+            if each and (address := links.attempt(each, query))
+        ),
         link(links.of_run(f"group/{attempt.step}/{attempt.group}"), "Its group"),
         link(links.task(name), "This problem over time"),
     ]
-    counted = combination_of(record)
     opinions = [
         el("span", word, " ", opinion_mark(opinion))
         for word, key, opinion in (
-            ("judge", "verdict", counted.judge),
-            ("gold", "gold", counted.gold),
+            ("judge", "verdict", attempt.judge),
+            ("gold", "gold", attempt.gold),
         )
         if record.get(key)
     ]
     return el(
         "div",
-        el("h1", f"Attempt {attempt.place} ", outcome_chip(counted.outcome, counted.failure)),
+        el("h1", f"Attempt {attempt.place} ", outcome_chip(attempt)),
         el("div", [el("span", way) for way in ways if way], class_="bar"),
         el(
             "div",
@@ -294,26 +296,19 @@ def tokens_section(record: Record, grpo: Record) -> Html | None:
 def tokens_of(record: Record) -> list[Token]:
     """Read the tokens of a record; none where it keeps none."""
     kept = object_of(record, TOKENS)
-    texts, ids, sampler, learner = (
+    columns = (
         value if isinstance(value := kept.get(key), list) else []
         for key in ("texts", "ids", "sampler", "learner")
     )
-
-    def at(values: Sequence[object], place: int) -> object:
-        return values[place] if place < len(values) else None
-
-    def text(value: object) -> str:
-        return value[:LONGEST] if isinstance(value, str) else ""
-
     return [
         Token(
-            place + 1,
-            text(at(texts, place)),
-            _id(at(ids, place)),
-            _figure(at(sampler, place)),
-            _figure(at(learner, place)),
+            number,
+            text[:LONGEST] if isinstance(text, str) else "",
+            _id(id),
+            _figure(sampler),
+            _figure(learner),
         )
-        for place in range(max(map(len, (texts, ids, sampler, learner))))
+        for number, (text, id, sampler, learner) in enumerate(zip_longest(*columns), start=1)
     ]
 
 

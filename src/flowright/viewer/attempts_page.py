@@ -1,23 +1,38 @@
-"""The page of a selection of attempts: its filters and its table."""
+"""The pages of attempts: a selection with its filters, a group (all at one problem in one step),
+and a problem over the run."""
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean, pstdev
+from urllib.parse import quote
 
-from flowright.core.formatting import NOTHING, amount, duration, format_value
-from flowright.core.report import ReportCell, ReportColumn, ReportTable
+from flowright.core.formatting import Record, amount, duration, format_value, object_of
+from flowright.core.report import LineChart, ReportCell, ReportColumn, ReportTable, Series
+from flowright.core.untrusted import visible
 from flowright.viewer.layout import (
     Links,
     link,
+    number,
     opinion_mark,
     outcome_chip,
     reward_cell,
     whole,
 )
+from flowright.viewer.rendering.charts import chart_html
 from flowright.viewer.rendering.markup import Child, Html, el, join
+from flowright.viewer.rendering.record_blocks import WHOLE, blocks_html, code_block
 from flowright.viewer.rendering.report import table_html
-from flowright.viewer.rollout_records import NONE, Combination
-from flowright.viewer.search import Attempt, AttemptSearch
-from flowright.viewer.selection import AGAINST, MEASURES, NAMED, PLACES, SORTS, Filter
+from flowright.viewer.rollout_records import (
+    NONE,
+    Attempt,
+    escape_surrogates,
+    problem_blocks,
+    reward_arithmetic,
+    reward_of,
+    source_of,
+)
+from flowright.viewer.search import AttemptSearch, facet_counts
+from flowright.viewer.selection import MEASURES, PLACES, SORTS, Filter
 
 LABELS = {
     "source": "dataset",
@@ -73,7 +88,7 @@ def attempts_body(found: AttemptSearch, chosen: Filter, links: Links, of_steps: 
         [el("p", problem, class_="problem") for problem in chosen.problems],
         _active(chosen, links),
         el("div", bar, class_="bar"),
-        attempts_table(found, page.attempts, links, chosen, caption),
+        attempts_table(page.attempts, links, chosen, caption),
         below,
     ]
     return el(
@@ -85,7 +100,6 @@ def attempts_body(found: AttemptSearch, chosen: Filter, links: Links, of_steps: 
 
 
 def attempts_table(
-    found: AttemptSearch,
     attempts: Sequence[Attempt],
     links: Links,
     chosen: Filter,
@@ -94,8 +108,6 @@ def attempts_table(
 ) -> Html | None:
     """One attempt a row, linked to its page with the selection. Attempts ``of_one_problem`` do not
     name it, and cannot be sorted."""
-    tasks = found.tasks({attempt.task for attempt in attempts})
-    notes = found.notes({attempt.id for attempt in attempts})
     columns = [
         _column(name, None if of_one_problem else sort, text, chosen, links)
         for name, sort, text in _HEADS
@@ -103,22 +115,20 @@ def attempts_table(
     ]
     rows: list[list[ReportCell | str]] = []
     for attempt in attempts:
-        about = found.about(attempt)
-        name, title = tasks.get(attempt.task, ("", NOTHING))
-        shown = el("span", link(links.task(name), title), class_="one")
-        small = el("small", f"{about.kind} {about.source}", class_="one")
-        note = el("span", notes.get(attempt.id, ""), class_="two")
-        operators = found.operators.get(attempt.operators, NONE).replace(",", " ")
+        shown = el("span", link(links.task(attempt.task), attempt.title), class_="one")
+        small = el("small", f"{attempt.kind} {attempt.source}", class_="one")
+        note = el("span", attempt.note, class_="two")
+        operators = attempt.operators.replace(",", " ")
         rows.append(
             [
                 ReportCell(
                     attempt.place,
-                    "" if about.baseline == NONE else about.baseline,
+                    "" if attempt.baseline == NONE else attempt.baseline,
                     address=links.attempt(attempt, chosen.query()),
                 ),
-                ReportCell(outcome_chip(about.outcome, about.failure), is_text=True),
-                opinion_mark(about.judge),
-                opinion_mark(about.gold),
+                ReportCell(outcome_chip(attempt), is_text=True),
+                opinion_mark(attempt.judge),
+                opinion_mark(attempt.gold),
                 reward_cell(attempt.reward),
                 format_value(attempt.advantage, "{:+.2f}".format),
                 *([] if of_one_problem else [ReportCell(join([shown, small]), style="wide-cell")]),
@@ -216,23 +226,189 @@ def _input(name: str, values: Mapping[str, str]) -> Html:
     return el("label", LABELS.get(name, name), box)
 
 
-def facet_counts(found: AttemptSearch) -> dict[str, dict[str, int]]:
-    """The number of the run's attempts for each value of each filter, most first."""
-    totals = {name: Counter[str]() for name in (*NAMED, "against", "repair", "operator")}
-    for number, count in found.rows("SELECT id, attempts FROM combinations WHERE attempts > 0"):
-        about = found.combinations.get(number, Combination())
-        for name in NAMED:
-            totals[name][getattr(about, name)] += count
-        for name, pairs in AGAINST.items():
-            if (about.judge, about.gold) in pairs:
-                totals["against"][name] += count
-        names = ["none"] if about.repairs == NONE else ["any", *about.repairs.split(",")]
-        totals["repair"].update(dict.fromkeys(names, count))
-    for number, count in found.rows("SELECT id, attempts FROM operators WHERE attempts > 0"):
-        names = found.operators.get(number, NONE).split(",")
-        totals["operator"].update(dict.fromkeys(names, count))
-    return {
-        name: dict(counts.most_common())
-        for name, counts in totals.items()
-        if len(counts) > 1 or (name in ("against", "repair") and counts)
-    }
+# --- a group, and a problem over the run ----------------------------------------------------------
+
+MOST_LINES = 600
+"""Lines of two programs that are compared; longer ones are shown without a difference."""
+MOST_PROGRAMS = 12
+"""Groups whose programs are read and compared, the newest; the table names all."""
+
+
+def group_body(attempts: Sequence[Attempt], records: Sequence[Record], links: Links) -> Html:
+    """A group's attempts side by side. ``records`` are theirs, in the same order."""
+    step, group = attempts[0].step, attempts[0].group
+    task = object_of(records[0], "task")
+    rewards = [value for value in map(reward_of, records) if value is not None]
+    summary = "no attempt was scored: the group trains nothing"
+    if rewards:
+        spread = pstdev(rewards)
+        summary = (
+            f"{len(rewards)} of {len(records)} scored, mean reward {fmean(rewards):.3f}, "
+            f"standard deviation {spread:.3f}"
+        )
+        summary += "" if spread else ": no spread, so there is nothing to learn from"
+    return el(
+        "div",
+        el("h1", f"Group {step}/{group}"),
+        el(
+            "div",
+            el("span", link(links.of_run("attempts", f"step={step}"), f"Step {step}")),
+            el("span", link(links.task(str(task.get("id") or "")), "This problem over time")),
+            el("span", summary),
+            class_="bar",
+        ),
+        el("section", blocks_html(problem_blocks(records[0]), WHOLE)),
+        attempts_table(attempts, links, Filter(), f"{len(attempts)} attempts", True),
+        _best_and_worst(attempts, records, links),
+        el("h2", "Programs"),
+        el("div", [_card(*each, links) for each in zip(attempts, records, strict=True)],
+           class_="cards"),
+    )  # fmt: skip
+
+
+def _best_and_worst(
+    attempts: Sequence[Attempt], records: Sequence[Record], links: Links
+) -> Html | None:
+    """The best against the worst of those that were scored."""
+    scored = [(r, n) for n, record in enumerate(records) if (r := reward_of(record)) is not None]
+    if not scored:
+        return None
+    best, worst = max(scored, key=lambda each: (each[0], -each[1])), min(scored)
+    if best[0] == worst[0]:
+        return None
+    title: list[Child] = []
+    for word, (reward, n) in (("From the worst (", worst), (" to the best (", best)):
+        attempt = attempts[n]
+        title += [word, link(links.attempt(attempt), attempt.place), f", {reward:.2f})"]
+    shown = difference(source_of(records[worst[1]]), source_of(records[best[1]]))
+    return el("section", el("h2", title), shown)
+
+
+def difference(before: str, after: str) -> Html:
+    """The lines of two programs, removed ones marked with - and added ones with +."""
+    old, new = (visible(source).splitlines() for source in (before, after))
+    if old == new:
+        return el("p", "the same program", class_="soft")
+    if max(len(old), len(new)) > MOST_LINES:
+        return el("p", f"longer than {MOST_LINES} lines: not compared", class_="soft")
+    rows: list[Html] = []
+    for line in list(difflib.unified_diff(old, new, lineterm="", n=30))[2:]:
+        if not line.startswith("@"):
+            class_ = {"+": "plus", "-": "minus"}.get(line[:1])
+            rows.append(el("span", line[:2000], class_=class_))
+    return el("pre", rows, class_="diff")
+
+
+def _card(attempt: Attempt, record: Record, links: Links) -> Html:
+    workflow = object_of(record, "workflow")
+    calls = workflow.get("calls")
+    bad_line = object_of(record, "failure").get("line") if workflow else None
+    operators = tuple(map(str, calls)) if isinstance(calls, list) else ()
+    chip = outcome_chip(attempt)
+    return el(
+        "article",
+        el("h3", link(links.attempt(attempt), attempt.place), " ", chip),
+        el("p", reward_arithmetic(record), class_="who"),
+        code_block(source_of(record), bad_line, operators),
+        class_="card",
+    )
+
+
+def _mean(attempts: Sequence[Attempt]) -> float | None:
+    rewards = [a.reward for a in attempts if a.reward is not None]
+    return fmean(rewards) if rewards else None
+
+
+def _best(attempts: Sequence[Attempt]) -> Attempt:
+    """The attempt of the highest reward."""
+    scored = [a for a in attempts if a.reward is not None]
+    return max(scored, key=lambda a: a.reward or 0.0) if scored else attempts[0]
+
+
+def _right(attempts: Sequence[Attempt], by_gold: bool = False) -> int:
+    """Count the right ones by the judge, or by gold."""
+    return sum((a.gold if by_gold else a.outcome) == "right" for a in attempts)
+
+
+def problem_body(
+    found: AttemptSearch, task: str, links: Links, read: Callable[[Attempt], Record]
+) -> Html | None:
+    """A problem through the run, None where the run has no attempt at it. ``read`` gives the
+    record of an attempt."""
+    where = "WHERE a.task_id = (SELECT id FROM tasks WHERE task = ?) ORDER BY a.id"
+    groups: dict[tuple[int, int], list[Attempt]] = {}
+    for attempt in found.attempts(where, (task,)):
+        groups.setdefault((attempt.step, attempt.group), []).append(attempt)
+    visits = list(groups.values())
+    if not visits:
+        return None
+    named = quote(escape_surrogates(task), safe="")
+    shown = [_best(visit) for visit in visits[-MOST_PROGRAMS:]]
+    records = [read(attempt) for attempt in shown]
+    first = "never solved"
+    for who, by_gold in (("the judge", False), ("gold", True)):
+        if solved := next((visit[0] for visit in visits if _right(visit, by_gold)), None):
+            first = f"first solved in step {solved.step} by {who}"
+    means = [(visit[0].step, mean) for visit in visits if (mean := _mean(visit)) is not None]
+    chart = LineChart(
+        "Mean reward of its group",
+        [Series("reward", "c1", means, marks=True)],
+        "{:.2f}".format,
+        0.0,
+        1.0,
+        address=lambda step: links.of_run("attempts", f"step={step}&task={named}"),
+    )
+    return el(
+        "div",
+        el("h1", "A problem over time"),
+        el(
+            "div",
+            el("span", task, class_="soft"),
+            el("span", f"{sum(map(len, visits)):,} attempts in {len(visits):,} groups; {first}"),
+            class_="bar",
+        ),
+        el("section", blocks_html(problem_blocks(records[-1]), WHOLE)),
+        chart_html(chart),
+        _groups_table(visits, links),
+        _programs(shown, records, links, len(visits)),
+    )
+
+
+def _groups_table(visits: Sequence[Sequence[Attempt]], links: Links) -> Html | None:
+    columns = [
+        ReportColumn("Group", is_text=True),
+        *("Attempts", "Right, judge", "Right, gold", "Mean reward"),
+        ReportColumn("Programs", tip="different ones"),
+        ReportColumn("Best attempt", is_text=True),
+    ]
+    rows: list[list[ReportCell | str]] = []
+    for visit in reversed(visits):
+        place, best = f"{visit[0].step}/{visit[0].group}", _best(visit)
+        rows.append(
+            [
+                ReportCell(place, address=links.of_run(f"group/{place}")),
+                *map(str, (len(visit), _right(visit), _right(visit, by_gold=True))),
+                number(_mean(visit)),
+                str(len({attempt.program for attempt in visit})),
+                ReportCell(best.place, is_text=True, address=links.attempt(best)),
+            ]
+        )
+    return table_html(ReportTable(columns, rows, "Groups, the newest first", anchor="rows"))
+
+
+def _programs(
+    best: Sequence[Attempt], records: Sequence[Record], links: Links, of_all: int
+) -> Html:
+    """The best program of each group against that of the group before."""
+    parts: list[Html] = []
+    before: str | None = None
+    for attempt, record in zip(best, records, strict=True):
+        source = source_of(record)
+        shown = difference(before, source) if before is not None else el("pre", source)
+        where = link(links.attempt(attempt), attempt.place)
+        title = el("h3", where, f", reward {number(attempt.reward)}")
+        parts.append(el("section", title, shown))
+        before = source
+    cut = f", the last {len(best)} of {of_all} groups" if len(best) < of_all else ""
+    lead = f"The best program of each group against that of the group before{cut}."
+    return el("section", el("h2", "Changes of its workflow"), el("p", lead, class_="lead"), parts)

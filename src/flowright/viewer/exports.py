@@ -1,37 +1,27 @@
-"""A selection of attempts as JSON Lines, parquet, a log of Inspect, or a folder of pages."""
+"""A selection of attempts as JSON Lines, parquet, or a log of Inspect."""
 
 import datetime
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from io import BytesIO
 from itertools import groupby, islice
-from pathlib import Path
 from statistics import fmean
 from typing import Any
-from urllib.parse import parse_qsl
 
 from flowright import __version__
-from flowright.core.errors import RunError, UserError
-from flowright.core.files import check_writable, write_text
+from flowright.core.errors import UserError
 from flowright.core.formatting import Record, is_number, object_of, objects_in
 from flowright.runs.run_files import parse_record, read_lines, rollouts_path
-from flowright.viewer.attempt_page import attempt_body
-from flowright.viewer.attempts_page import attempts_table
-from flowright.viewer.group_page import group_body
-from flowright.viewer.layout import Links, notes_of, page_file, viewer_page
-from flowright.viewer.rendering.markup import Child, el
 from flowright.viewer.rollout_records import (
+    ALIKE,
     NONE,
-    Combination,
+    Attempt,
     all_calls,
     escape_surrogates,
 )
-from flowright.viewer.run_list import RunList, ViewedRun
-from flowright.viewer.run_page import run_body
-from flowright.viewer.runs_page import runs_body
-from flowright.viewer.search import Attempt, AttemptSearch
-from flowright.viewer.selection import Filter, merge_query
+from flowright.viewer.run_list import ViewedRun
+from flowright.viewer.search import AttemptSearch
+from flowright.viewer.selection import Filter
 from flowright.viewer.snapshot import Snapshot
 
 MOST_HELD = 20_000
@@ -65,7 +55,7 @@ def parquet(run: ViewedRun, found: AttemptSearch, chosen: Filter) -> bytes:
     import pyarrow
     import pyarrow.parquet
 
-    rows = [_flat(found, attempt, record) for attempt, record in load_selection(run, found, chosen)]
+    rows = [_flat(attempt, record) for attempt, record in load_selection(run, found, chosen)]
     table = pyarrow.Table.from_pylist(rows, schema=pyarrow.schema(_fields(pyarrow)))
     out = BytesIO()
     pyarrow.parquet.write_table(table, out, compression="zstd")
@@ -97,18 +87,16 @@ def _fields(pyarrow: Any) -> Sequence[tuple[str, Any]]:
     return [(name, kind) for names, kind in kinds for name in names]
 
 
-def _flat(found: AttemptSearch, attempt: Attempt, record: Record) -> dict[str, Any]:
+def _flat(attempt: Attempt, record: Record) -> dict[str, Any]:
     task = object_of(record, "task")
-    about = found.about(attempt)
     texts = {
+        **{name: getattr(attempt, name) for name in (*ALIKE, "operators") if name in _TEXTS},
         "task": task.get("id"),
         **{name: task.get(name) for name in ("problem", "reference")},
         "completion": record.get("completion"),
         "workflow": object_of(record, "workflow").get("source"),
         "answer": object_of(record, "execution").get("answer"),
         "judge_reason": object_of(record, "verdict").get("reason"),
-        "operators": found.operators.get(attempt.operators),
-        **{name: getattr(about, name) for name in Combination.__slots__ if name in _TEXTS},
         "record": json.dumps(record),
     }
     shown = {k: None if v in (None, NONE) else escape_surrogates(v) for k, v in texts.items()}
@@ -251,76 +239,3 @@ def _policy(snapshot: Snapshot) -> str:
 def _time(value: object) -> str:
     moment = float(value) if is_number(value) and 0 <= value < _YEAR_3000 else 0.0
     return datetime.datetime.fromtimestamp(moment, datetime.UTC).isoformat()
-
-
-def export_pages(root: Path, folder: Path, select: str, most: int) -> int:
-    """Write the pages of the runs below ``root`` into a folder that needs no server: the runs, each
-    run, at most ``most`` of its attempts as chosen by the query of an address, and their groups.
-
-    Returns the number of pages. Raises RunError where the folder holds something already, where
-    there is no run, and for a query that cannot be read."""
-    run_list = RunList(root)
-    chosen = Filter.read(merge_query(parse_qsl(select, keep_blank_values=True)))
-    if chosen.problems:
-        raise RunError(*chosen.problems)
-    if folder.exists() and any(folder.iterdir()):
-        raise RunError(f"{folder}: not empty; name another folder")
-    runs = run_list.runs()
-    if not runs:
-        raise RunError(f"{root}: no run here")
-    check_writable(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    pages = {"index.html": ""}
-    for run in runs:
-        parts = run_list.parts(run)
-        for one in parts:
-            one.update()
-        names = [page_file(run.name, ""), *(page_file(one.name, "attempts") for one in parts)]
-        links = Links(exported=True, held=frozenset(names), parts=run_list.links(run))
-        for one in parts:
-            made = _run_pages(one, chosen, most, links)
-            if both := sorted(pages.keys() & made.keys()):
-                raise RunError(f"{both[0]}: two runs have a page of this name; rename {one.path}")
-            pages |= made
-    links = Links(exported=True, held=frozenset(page_file(run.name, "") for run in runs))
-    pages["index.html"] = viewer_page("Runs", runs_body(runs, links), links, "runs")
-    for name, page in pages.items():
-        write_text(folder / name, escape_surrogates(page))
-    return len(pages)
-
-
-def _run_pages(run: ViewedRun, chosen: Filter, most: int, shared: Links) -> dict[str, str]:
-    """The pages of a run, or of a part of it, which has no first page of its own."""
-    with run.found() as found:
-        attempts = list(found.each(chosen, most))
-        groups = {(a.step, a.group): found.group(a.step, a.group) for a in attempts}
-        every = {a.id: a for members in groups.values() for a in members}
-        records = {a.id: run.record(a) for a in every.values()}
-        names = [f"group/{step}/{group}" for step, group in groups]
-        names += [f"attempt/{attempt.place}" for attempt in every.values()]
-        held = shared.held | {page_file(run.name, name) for name in names}
-        links, notes = replace(shared, run=run.name, held=held), notes_of(run)
-        pages: dict[str, str] = {}
-
-        def add(name: str, title: str, body: Child, here: str) -> None:
-            shown = viewer_page(f"{title} - {run.name}", body, links, here, notes)
-            pages[page_file(run.name, name)] = shown
-
-        if not run.part:
-            add("", "Run", run_body(found, run.snapshot(), links), "run")
-        count, more = found.count(chosen)
-        caption = f"{len(attempts):,} of {count:,}{' or more' if more else ''} attempts"
-        table = attempts_table(found, attempts, links, chosen, caption)
-        add("attempts", "Attempts", el("div", el("h1", "Attempts"), table), "attempts")
-        places = {attempt.id: place for place, attempt in enumerate(attempts)}
-        for attempt in every.values():
-            beside: tuple[Attempt | None, Attempt | None] = (None, None)
-            if (at := places.get(attempt.id)) is not None:
-                around = [None, *attempts, None]
-                beside = around[at], around[at + 2]
-            body = attempt_body(records[attempt.id], attempt, run, links, chosen, beside)
-            add(f"attempt/{attempt.place}", f"Attempt {attempt.place}", body, "attempt")
-        for (step, group), members in groups.items():
-            body = group_body(found, members, [records[a.id] for a in members], links)
-            add(f"group/{step}/{group}", f"Group {step}/{group}", body, "group")
-    return pages

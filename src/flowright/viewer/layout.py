@@ -21,10 +21,9 @@ from flowright.viewer.rendering.markup import (
     strip,
 )
 from flowright.viewer.rendering.report import table_html
-from flowright.viewer.rollout_records import escape_surrogates
+from flowright.viewer.rollout_records import Attempt, escape_surrogates
 from flowright.viewer.run_list import ViewedRun
 from flowright.viewer.run_report import strips
-from flowright.viewer.search import Attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,11 +152,11 @@ def whole(value: float | None) -> str:
 STYLES = {"right": "good", "wrong": "plain", "failed": "alarm", "unscored": "warn"}
 
 
-def outcome_chip(outcome: str, failure: str = "") -> Html:
+def outcome_chip(attempt: Attempt) -> Html:
     """The outcome of an attempt in a word; a failure by its reason."""
-    by_reason = outcome in ("failed", "unscored") and failure not in ("", NOTHING)
-    text = failure if by_reason else outcome
-    return el("span", text, class_=f"tag {STYLES.get(outcome, 'plain')}")
+    by_reason = attempt.outcome in ("failed", "unscored") and attempt.failure != NOTHING
+    text = attempt.failure if by_reason else attempt.outcome
+    return el("span", text, class_=f"tag {STYLES.get(attempt.outcome, 'plain')}")
 
 
 def opinion_mark(opinion: str) -> Html:

@@ -7,7 +7,7 @@ others counted. Records of any environment will do: a missing value is None, or 
 
 import hashlib
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -28,8 +28,8 @@ from flowright.core.report import Fact, Text
 from flowright.core.untrusted import one_line
 from flowright.runs.run_files import parse_record, rollout_steps, rollouts_path, unpacked
 
-MOST_STEPS = 1 << 34
-"""Steps that an attempt's id has room for."""
+STEP_BITS, MOST_STEPS = 28, 1 << 34
+"""Bits of an attempt's id below its step, and steps that it has room for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,42 +83,44 @@ def _part(path: Path, start: int, size: int) -> bytes:
 NONE = "-"
 TOKENS = "token_logprobs"
 """A record's field with its tokens, where a run keeps them."""
-LONGEST = 1 << 16  # characters of one column of one attempt that are searched
 TITLE, NOTE = 160, 120
 
 
-@dataclass(frozen=True, slots=True)
-class Combination:
-    """The properties of an attempt that have few values. ``outcome`` is right, wrong, scored (a
-    matter of degree), failed (the policy's fault) or unscored (ours); ``judge`` and ``gold`` are
-    right, wrong or "-"; ``repairs`` are names with commas; ``baseline``: the name of the one that
-    wrote it."""
-
-    kind: str = NONE
-    source: str = NONE
-    outcome: str = NONE
-    failure: str = NONE
-    blame: str = NONE
-    judge: str = NONE
-    status: str = NONE
-    verdict: str = NONE
-    gold: str = NONE
-    repairs: str = NONE
-    baseline: str = NONE
+ALIKE = (
+    *("kind", "source", "outcome", "failure", "blame", "judge", "status", "verdict", "gold"),
+    *("repairs", "baseline"),
+)
+"""Properties of an attempt that have few values."""
 
 
 @dataclass(frozen=True, slots=True)
-class IndexEntry:
-    """The indexed properties of an attempt. ``program`` is a hash of what the policy wrote;
-    ``note`` is the outcome in a line; ``texts`` are searched: the problem with its name, workflow,
-    prompts, replies, reasons;
-    ``cut``: one of them is longer than what is searched of it."""
+class Attempt:
+    """An attempt as it is indexed: under its ``id``, ascending as steps do, with ``start`` and
+    ``size`` of its record in the step's file. ``outcome`` is right, wrong, scored (a matter of
+    degree), failed (the policy's fault) or unscored (ours); ``judge`` and ``gold`` are right, wrong
+    or "-"; ``repairs`` and ``operators`` are names with commas; ``baseline``: the name of the one
+    that wrote it. ``program`` is a hash of what the policy wrote; ``note`` is the outcome in a
+    line."""
 
+    id: int
+    start: int
+    size: int
     group: int
     index: int
     task: str
     title: str
-    combination: Combination
+    note: str
+    kind: str
+    source: str
+    outcome: str
+    failure: str
+    blame: str
+    judge: str
+    status: str
+    verdict: str
+    gold: str
+    repairs: str
+    baseline: str
     operators: str
     reward: float | None
     advantage: float | None
@@ -127,54 +129,42 @@ class IndexEntry:
     calls: int | None
     seconds: float | None
     program: int
-    note: str
-    texts: Sequence[str]
-    cut: bool
+
+    @property
+    def step(self) -> int:
+        return self.id >> STEP_BITS
+
+    @property
+    def place(self) -> str:
+        """``step/group/index``: its name within the run."""
+        return f"{self.step}/{self.group}/{self.index}"
 
 
-def index_entry(record: Record) -> IndexEntry:
+def attempt_of(record: Record, id: int = 0, start: int = 0, size: int = 0) -> Attempt:
     """Collect what the index keeps of a record of any environment."""
-    task, execution = object_of(record, "task"), object_of(record, "execution")
-    usage, problem = object_of(execution, "usage"), escape_surrogates(task.get("problem") or "")
+    task, execution, failure, verdict, gold, workflow = (
+        object_of(record, key)
+        for key in ("task", "execution", "failure", "verdict", "gold", "workflow")
+    )
+    usage, repairs = object_of(execution, "usage"), workflow.get("repairs")
     spent = [usage.get(key) for key in ("prompt_tokens", "completion_tokens")]
     operators = {
         _name(c.get("operator")).replace(",", ";") for c in objects_in(execution.get("trace"))
     }
-    name = escape_surrogates(task.get("id") or NONE)[:500]
-    texts = [f"{name}\n{problem}", *_texts(record, problem)]
-    return IndexEntry(
-        group=_whole(record.get("group")) or 0,
-        index=_whole(record.get("index")) or 0,
-        task=name,
-        title=one_line(problem, TITLE),
-        combination=combination_of(record),
-        operators=",".join(sorted(operators)) or NONE,
-        reward=reward_of(record),
-        advantage=known_number(record.get("advantage")),
-        tokens=_whole(record.get("tokens")),
-        llm_tokens=sum(_whole(n) or 0 for n in spent) if usage else None,
-        calls=_whole(usage.get("calls")),
-        seconds=known_number(execution.get("seconds")),
-        program=_hash(escape_surrogates(source_of(record))),
-        note=_note(record, execution),
-        texts=[escape_surrogates(text[:LONGEST]) for text in texts],
-        cut=any(len(text) > LONGEST for text in texts),
-    )
-
-
-def combination_of(record: Record) -> Combination:
-    """Collect the properties by which an attempt is counted."""
-    task, failure, verdict, gold = (
-        object_of(record, key) for key in ("task", "failure", "verdict", "gold")
-    )
-    repairs = object_of(record, "workflow").get("repairs")
-    judge = _opinion(verdict.get("correct"))
-    scored = reward_of(record) is not None
-    if failure.get("blame") == Blame.INFRASTRUCTURE.value or not (failure or scored):
+    judge, reward = _opinion(verdict.get("correct")), reward_of(record)
+    if failure.get("blame") == Blame.INFRASTRUCTURE.value or (not failure and reward is None):
         outcome = "unscored"
     else:
         outcome = "failed" if failure else "scored" if judge == NONE else judge
-    return Combination(
+    return Attempt(
+        id,
+        start,
+        size,
+        group=_whole(record.get("group")) or 0,
+        index=_whole(record.get("index")) or 0,
+        task=task_name(task),
+        title=one_line(escape_surrogates(task.get("problem") or ""), TITLE),
+        note=_note(record, execution),
         kind=_name(task.get("kind")),
         source=_name(task.get("source")),
         outcome=outcome,
@@ -186,7 +176,20 @@ def combination_of(record: Record) -> Combination:
         gold=_opinion(gold.get("correct")),
         repairs=_name(",".join(map(str, repairs)) if isinstance(repairs, list) else None),
         baseline=_name(record.get("baseline")),
+        operators=",".join(sorted(operators)) or NONE,
+        reward=reward,
+        advantage=known_number(record.get("advantage")),
+        tokens=_whole(record.get("tokens")),
+        llm_tokens=sum(_whole(n) or 0 for n in spent) if usage else None,
+        calls=_whole(usage.get("calls")),
+        seconds=known_number(execution.get("seconds")),
+        program=_hash(escape_surrogates(source_of(record))),
     )
+
+
+def task_name(task: Record) -> str:
+    """The name under which a problem is indexed."""
+    return escape_surrogates(task.get("id") or NONE)[:500]
 
 
 def source_of(record: Record) -> str:
@@ -202,30 +205,21 @@ def escape_surrogates(text: object) -> str:
 
 _KNOWN = frozenset(
     (
-        *(
-            "schema",
-            "step",
-            "group",
-            "index",
-            "key",
-            "task",
-            "cut_prompt",
-            "completion",
-            "tokens",
-            TOKENS,
-        ),
-        *("finish_reason", "policy_version", "workflow", "execution", "verdict", "gold"),
+        *("schema", "step", "group", "index", "key", "task", "cut_prompt", "completion", "tokens"),
+        *(TOKENS, "finish_reason", "policy_version", "workflow", "execution", "verdict", "gold"),
         *("reward", "advantage", "failure", "baseline"),
     )
 )
 """Fields of a record that are indexed elsewhere; the texts of all others are searched."""
 
 
-def _texts(record: Record, problem: str) -> list[str]:
-    """The searched texts. The problem is left out of prompts: it has a column of its own."""
+def searched_texts(record: Record) -> list[str]:
+    """Collect the searched texts: the problem with its name, what the policy wrote, prompts,
+    replies, reasons. The problem is left out of prompts: it has a column of its own."""
     prompts: list[str] = []
     replies: list[str] = []
-    execution, verdict = object_of(record, "execution"), object_of(record, "verdict")
+    execution, verdict, task = (object_of(record, key) for key in ("execution", "verdict", "task"))
+    problem = escape_surrogates(task.get("problem") or "")
     for call in all_calls(execution.get("trace")):
         for exchange in objects_in(call.get("exchanges")):
             prompts.append(str(exchange.get("prompt") or ""))
@@ -237,8 +231,14 @@ def _texts(record: Record, problem: str) -> list[str]:
         reasons.append(str(object_of(record, name).get(key) or ""))
     replies += [str(execution[key]) for key in ("answer", "printed") if execution.get(key)]
     reasons += _strings({key: value for key, value in record.items() if key not in _KNOWN})
-    prompt = "\n".join(prompts).replace(problem, " ") if problem else "\n".join(prompts)
-    return [str(record.get("completion") or ""), prompt, "\n".join(replies), "\n".join(reasons)]
+    prompt = "\n".join(prompts)
+    return [
+        f"{task_name(task)}\n{problem}",
+        str(record.get("completion") or ""),
+        prompt.replace(problem, " ") if problem else prompt,
+        "\n".join(replies),
+        "\n".join(reasons),
+    ]
 
 
 def _judge_texts(verdict: Record) -> Iterator[str]:

@@ -12,8 +12,8 @@ from flowright.core.errors import RunError, UserError, boundary
 from flowright.core.untrusted import one_line
 from flowright.runs.run_files import HELD_OUT, rollout_steps
 from flowright.viewer.index import Indexer, Progress, index_path
-from flowright.viewer.rollout_records import escape_surrogates, record_at
-from flowright.viewer.search import Attempt, AttemptSearch
+from flowright.viewer.rollout_records import Attempt, escape_surrogates, record_at
+from flowright.viewer.search import AttemptSearch
 from flowright.viewer.snapshot import Snapshot, Watcher, file_stamp
 
 PAUSE = 2.0  # seconds between two looks for new steps

@@ -20,13 +20,17 @@ from flowright.viewer.rendering.markup import Html, el, section
 from flowright.viewer.rendering.report import section_html, tiles_html
 from flowright.viewer.rollout_records import NONE
 from flowright.viewer.run_report import chips, configuration, run_sections, status_chip
-from flowright.viewer.search import AttemptCounts, AttemptSearch, count_attempts, operators_by_step
+from flowright.viewer.search import (
+    AttemptSearch,
+    failures_by_step,
+    operators_by_step,
+    opinion_counts,
+)
 from flowright.viewer.snapshot import AGREEMENT, CUT, RECENT, Snapshot, some_steps, trend
 
 
 def run_body(found: AttemptSearch, snapshot: Snapshot, links: Links) -> Html:
     """Everything about one run."""
-    counts = count_attempts(found)
 
     def address(query: str, step: int | None = None) -> str | None:
         also = f"step={step}" if step is not None else ""
@@ -34,18 +38,15 @@ def run_body(found: AttemptSearch, snapshot: Snapshot, links: Links) -> Html:
 
     failed = [
         trust.FailedAttempts(
-            reason,
-            counts.share(lambda about, r=reason: about.failure == r),
-            count=counts.total(lambda about, r=reason: about.failure == r),
-            address=address(f"failure={reason}"),
+            reason, each.shares, count=each.count, address=address(f"failure={reason}")
         )
-        for reason in {about.failure for about in counts.alike} - {NONE}
+        for reason, each in sorted(failures_by_step(found).items())
     ]
-    failed.sort(key=lambda each: (-(each.count or 0), each.reason))
+    failed.sort(key=lambda each: -(each.count or 0))
     shown = run_sections(
         snapshot,
         failed,
-        [_opinions(counts, links), _operators(found, links)],
+        [_opinions(found, links), _operators(found, links)],
         None if links.exported else lambda step: address("", step),
         lambda outcome, step: address(f"outcome={outcome}", step),
     )
@@ -84,18 +85,18 @@ def _alarms(snapshot: Snapshot, links: Links) -> Html | None:
     return el("div", title, el("ul", items), class_="problem")
 
 
-def _opinions(counts: AttemptCounts, links: Links) -> ReportSection | None:
+def _opinions(found: AttemptSearch, links: Links) -> ReportSection | None:
     """The judge against gold as a table of counts, those of a disagreement with their attempts."""
-    if not any(about.gold != NONE for about in counts.alike):
+    counts = opinion_counts(found)
+    if not any(gold != NONE for _, gold in counts):
         return None
     opinions = ("right", "wrong", NONE)
     against = {("right", "wrong"): "too_generous", ("wrong", "right"): "too_strict"}
 
     def cell(judge: str, gold: str) -> ReportCell:
-        count = counts.total(lambda a: (a.judge, a.gold, a.blame) == (judge, gold, NONE))
         name = against.get((judge, gold))
         to = links.of_run("attempts", f"against={name}") if name else None
-        return ReportCell(f"{count:,}", address=to)
+        return ReportCell(f"{counts.get((judge, gold), 0):,}", address=to)
 
     columns = [ReportColumn("Judge", is_text=True), *(f"gold: {gold}" for gold in opinions)]
     rows = [(judge, *(cell(judge, gold) for gold in opinions)) for judge in opinions]
@@ -108,10 +109,10 @@ def _operators(found: AttemptSearch, links: Links) -> ReportSection | None:
     courses = operators_by_step(found)
     rows: list[Sequence[ReportCell | str]] = []
     for number, (name, course) in enumerate(courses.items()):
-        ends = trend(course)
+        ends = trend(course.shares)
         assert ends is not None, "an operator has a share in every step"
         to = links.of_run("attempts", f"operator={name}")
-        mark = Spark(course, sections.COLOURS[number % len(sections.COLOURS)])
+        mark = Spark(course.shares, sections.COLOURS[number % len(sections.COLOURS)])
         shares = (percent(ends.first), percent(ends.last))
         rows.append((ReportCell(name, address=to), *shares, ReportCell("", mark=mark)))
     columns = [ReportColumn("Operator", is_text=True), "First steps", "Last steps", ""]

@@ -202,15 +202,6 @@ class Side:
             return solved_by_task(found, step_ids(chosen) if chosen else None)
 
 
-@dataclass(frozen=True, slots=True)
-class RunPair:
-    """A problem that both sides tried: the share that is right, or the mean reward, of each."""
-
-    task: str
-    first: float
-    second: float
-
-
 def compare_body(sides: Sequence[Side], problems: Sequence[str] = ()) -> Html:
     """Runs over each other; the first two, or one's first and last steps, problem by problem."""
     first, second = sides[0], sides[1]
@@ -239,60 +230,59 @@ def _form(sides: Sequence[Side]) -> Html:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Paired:
-    """The problems that both sides tried and that have what is ``measured``; ``left_out`` are the
-    others that both tried."""
-
-    pairs: Sequence[RunPair]
-    measured: str
-    left_out: int
+RunPair = tuple[str, float, float]
+"""A problem that both sides tried: its name and the share that is right, or the mean reward, of
+each."""
 
 
-def pair_problems(first: dict[str, Solved], second: dict[str, Solved]) -> Paired:
-    """The problems that both tried, by gold where any of them has it, else by mean reward. A
-    problem has gold where gold has an opinion of an attempt of either side: there a side whose
+def pair_problems(
+    first: dict[str, Solved], second: dict[str, Solved]
+) -> tuple[list[RunPair], str, int]:
+    """Return the problems that both tried and that have what is measured, its name, and the number
+    of the others that both tried. Measured is gold where any of them has it, else the mean reward.
+    A problem has gold where gold has an opinion of an attempt of either side: there a side whose
     attempts all failed has none right."""
     both = {task: (solved, second[task]) for task, solved in first.items() if task in second}
-    by_gold = [
-        RunPair(task, a.gold, b.gold)
-        for task, (a, b) in both.items()
-        if (a.known or b.known) and a.gold is not None and b.gold is not None
-    ]
-    if by_gold:
-        return Paired(by_gold, "share right by gold", len(both) - len(by_gold))
-    by_reward = [
-        RunPair(task, a.mean, b.mean)
-        for task, (a, b) in both.items()
-        if a.mean is not None and b.mean is not None
-    ]
-    return Paired(by_reward, "mean reward", len(both) - len(by_reward))
+    measured, pairs = (
+        "share right by gold",
+        [
+            (task, a.gold, b.gold)
+            for task, (a, b) in both.items()
+            if (a.known or b.known) and a.gold is not None and b.gold is not None
+        ],
+    )
+    if not pairs:
+        measured, pairs = (
+            "mean reward",
+            [
+                (task, a.mean, b.mean)
+                for task, (a, b) in both.items()
+                if a.mean is not None and b.mean is not None
+            ],
+        )
+    return pairs, measured, len(both) - len(pairs)
 
 
 def _paired(first: Side, second: Side) -> Html:
-    found = pair_problems(first.solved(), second.solved())
-    pairs = found.pairs
+    pairs, measured, missing = pair_problems(first.solved(), second.solved())
     if not pairs:
         none = el("p", "No problem was tried and scored by both: nothing to pair.")
         return el("section", el("h2", "Problem by problem"), none)
-    names = [pair.task for pair in pairs]
-    differences = [pair.second - pair.first for pair in pairs]
+    names = [task for task, _, _ in pairs]
+    differences = [after - before for _, before, after in pairs]
     resampler = Resampler(names, RESAMPLES, seed=0)
     estimate = resampler.estimate(names, [(d, 1.0) for d in differences], mean, within=DIFFERENCE)
     p_value = resampler.p_value(names, differences)
-    gained = [p for p in pairs if p.first < SOLVED <= p.second]
-    lost = [p for p in pairs if p.second < SOLVED <= p.first]
+    gained = [pair for pair in pairs if pair[1] < SOLVED <= pair[2]]
+    lost = [pair for pair in pairs if pair[2] < SOLVED <= pair[1]]
     interval = ""
     if estimate.low is not None and estimate.high is not None:
         interval = f" (95 % interval {estimate.low:+.3f} to {estimate.high:+.3f})"
     chance = NOTHING if p_value is None else f"{p_value:.4f}"
-    left_out = ""
-    if found.left_out:
-        one = found.left_out == 1
-        were = "problem that both tried is" if one else "problems that both tried are"
-        left_out = f"; {found.left_out:,} more {were} left out, for it is not known of them"
+    were = "problem that both tried is" if missing == 1 else "problems that both tried are"
+    left_out = f"; {missing:,} more {were} left out, for it is not known of them" if missing else ""
     lead = (
-        f"{len(pairs):,} problems were tried by both; measured is the {found.measured} of all "
+        f"{len(pairs):,} problems were tried by both; measured is the {measured} of all "
         f"attempts at each{left_out}. The second less the first: "
         f"{estimate.value or 0:+.3f}{interval}, p = {chance} by a randomization test over "
         "problems. Attempts at one problem count as one."
@@ -310,14 +300,14 @@ def _paired(first: Side, second: Side) -> Html:
 
 
 def _problems(title: str, pairs: Sequence[RunPair], first: Side, second: Side) -> Html:
-    ordered = sorted(pairs, key=lambda pair: -abs(pair.second - pair.first))
+    ordered = sorted(pairs, key=lambda pair: -abs(pair[2] - pair[1]))
     rows = [
         (
-            pair.task,
-            ReportCell(number(pair.first), address=_attempts_address(first, pair.task)),
-            ReportCell(number(pair.second), address=_attempts_address(second, pair.task)),
+            task,
+            ReportCell(number(before), address=_attempts_address(first, task)),
+            ReportCell(number(after), address=_attempts_address(second, task)),
         )
-        for pair in ordered[:MOST_PROBLEMS]
+        for task, before, after in ordered[:MOST_PROBLEMS]
     ]
     more = len(ordered) - len(rows)
     caption = f"{len(ordered):,} problems{f', {more:,} of them not listed' if more else ''}"

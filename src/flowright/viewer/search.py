@@ -4,52 +4,46 @@ Pages go by key, so that the thousandth is as quick as the first.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, fields, replace
 from itertools import islice
+from pathlib import Path
+from typing import Any, Self
 
 from flowright.core.formatting import Point
-from flowright.viewer.index import IndexReader, first_id, step_of
-from flowright.viewer.rollout_records import NONE, Combination
-from flowright.viewer.selection import Filter, sql_selection
+from flowright.viewer.index import CACHE_KIB, VERSION, Progress, first_id, marks, progress_of
+from flowright.viewer.rollout_records import NONE, Attempt
+from flowright.viewer.selection import (
+    AGAINST,
+    MEASURES,
+    NAMED,
+    Filter,
+    Range,
+    fts_query,
+    split_values,
+    step_ids,
+)
 
 PAGE = 50
 MOST_COUNTED = 10_000
 """More of a selection are not counted, which would take long."""
-_COLUMNS = (
-    "a.id, a.grp, a.idx, a.task, a.combination, a.operators, a.reward, a.advantage, a.tokens, "
-    "a.llm_tokens, a.calls, a.seconds, a.program, a.start, a.size"
+_FEW = 20_000  # attempts that are fetched and sorted rather than looked for in the sort's order
+_NEARLY_ALL = 0.8
+"""Share of the attempts: of 300,000 a match costs 0.4 microseconds to fetch, and to ask an attempt
+whether it matches two words 1.7 milliseconds, which grows with their number."""
+_IN = "instr(',' || {} || ',', ',' || ? || ',')"
+"""Finds a name among others with commas."""
+_COLUMNS = [f'"{field.name}"' for field in fields(Attempt)]
+_ATTEMPTS = (
+    f"SELECT a.{', '.join(_COLUMNS)} "
+    "FROM attempts a CROSS JOIN tasks t ON t.id = a.task_id "
+    "CROSS JOIN combinations c ON c.id = a.combination_id "
+    "CROSS JOIN operators o ON o.id = a.operators_id CROSS JOIN notes n ON n.id = a.id "
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """An attempt as the index knows it."""
-
-    id: int
-    group: int
-    index: int
-    task: int
-    combination: int
-    operators: int
-    reward: float | None
-    advantage: float | None
-    tokens: int | None
-    llm_tokens: int | None
-    calls: int | None
-    seconds: float | None
-    program: int
-    start: int
-    size: int
-
-    @property
-    def step(self) -> int:
-        return step_of(self.id)
-
-    @property
-    def place(self) -> str:
-        """``step/group/index``: its name within the run."""
-        return f"{self.step}/{self.group}/{self.index}"
+"""Reads attempts; the joins follow the order of the first table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +54,57 @@ class Page:
     after: str = ""
 
 
-class AttemptSearch(IndexReader):
-    """An index opened for one answer, with queries for attempts."""
+class AttemptSearch:
+    """An index opened for one answer. Where there is none (yet) everything is empty."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._base: sqlite3.Connection | None = None
+
+    def __enter__(self) -> Self:
+        if not self.path.exists():
+            return self
+        with suppress(sqlite3.DatabaseError):
+            # A streamed answer is written by one thread after another, never by two at once.
+            where = f"{self.path.absolute().as_uri()}?mode=ro"
+            self._base = sqlite3.connect(where, uri=True, timeout=5.0, check_same_thread=False)
+            self._base.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+            self._base.execute("PRAGMA mmap_size = 1073741824")
+            if self._count("PRAGMA user_version") == VERSION:
+                self._base.execute("SELECT 1 FROM files LIMIT 1")
+                return self
+        self.__exit__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._base is not None:
+            self._base.close()
+            self._base = None
+
+    def rows(self, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """The rows of a query; none without an index, nor for a number that it has no room for."""
+        if self._base is None:
+            return []
+        try:
+            with closing(self._base.execute(query, values)) as cursor:
+                return cursor.fetchall()
+        except OverflowError:
+            return []
+
+    def _count(self, query: str, values: Sequence[object] = ()) -> int:
+        """The number that a query returns; 0 without an index."""
+        ((count,),) = self.rows(query, values) or [(0,)]
+        return count or 0
+
+    def progress(self, of_steps: int) -> Progress:
+        """The extent of the index."""
+        if self._base is None:
+            return Progress(of_steps=of_steps)
+        return progress_of(self._base, of_steps)
 
     def attempts(self, where: str, values: Sequence[object]) -> list[Attempt]:
         """The attempts of a condition in SQL, which must not be a reader's text."""
-        query = f"SELECT {_COLUMNS} FROM attempts a {where}"
-        return [Attempt(*row) for row in self.rows(query, values)]
+        return [Attempt(*row) for row in self.rows(_ATTEMPTS + where, values)]
 
     def at(self, step: int, group: int, index: int) -> Attempt | None:
         """The attempt of a place."""
@@ -75,13 +113,8 @@ class AttemptSearch(IndexReader):
     def group(self, step: int, group: int) -> list[Attempt]:
         """All attempts of a group, in the order of their numbers."""
         between = (first_id(step), first_id(step + 1), group)
-        return self.attempts(
-            "WHERE a.id >= ? AND a.id < ? AND a.grp = ? ORDER BY a.idx, a.id", between
-        )
-
-    def about(self, attempt: Attempt) -> Combination:
-        """Look up the combination of an attempt."""
-        return self.combinations.get(attempt.combination, Combination())
+        where = 'WHERE a.id >= ? AND a.id < ? AND a."group" = ? ORDER BY a."index", a.id'
+        return self.attempts(where, between)
 
     def page(self, chosen: Filter, size: int = PAGE) -> Page:
         """The attempts of a selection from where its page begins."""
@@ -100,14 +133,14 @@ class AttemptSearch(IndexReader):
     def count(self, chosen: Filter) -> tuple[int, bool]:
         """Count the attempts of a selection; True where there are more than were counted."""
         if not chosen.values:
-            ((count,),) = self.rows("SELECT coalesce(sum(attempts), 0) FROM files") or [(0,)]
-            return count, False
-        where = sql_selection(self, chosen)
-        if where is None:
-            return 0, False
-        source, values = where.counted()
-        some = f"SELECT 1 FROM {source} LIMIT {MOST_COUNTED + 1}"
-        ((count,),) = self.rows(f"SELECT count(*) FROM ({some})", values) or [(0,)]
+            return self.progress(0).attempts, False
+        conditions, values = self._plain(chosen.values)
+        source = "attempts a"
+        if words := _words(chosen):  # a search goes through its matches
+            source = "texts CROSS JOIN attempts a ON a.id = texts.rowid"
+            conditions, values = [*conditions, "texts MATCH ?"], [*values, words]
+        some = f"SELECT 1 FROM {source} {_where(conditions)} LIMIT {MOST_COUNTED + 1}"
+        count = self._count(f"SELECT count(*) FROM ({some})", values)
         return min(count, MOST_COUNTED), count > MOST_COUNTED
 
     def each(self, chosen: Filter, most: int | None = None) -> Iterator[Attempt]:
@@ -132,10 +165,10 @@ class AttemptSearch(IndexReader):
     ) -> list[Attempt]:
         """The first attempts behind a key, by the column of the order and their id; those without
         a value come last."""
-        where, column = sql_selection(self, chosen), _column(chosen)
-        if where is None:
-            return []
-        found: list[Attempt] = []
+        conditions, values = self._plain(chosen.values)
+        if words := _words(chosen):
+            conditions, values = [*conditions, self._matching(words)], [*values, words]
+        column, found = _column(chosen), list[Attempt]()
         beyond, order = ("<", "DESC") if down else (">", "ASC")
         by_id, behind_id = f"a.id {order}", f"a.id {beyond} ?"
         # A group of attempts: its condition, its order, and the condition of those behind a key.
@@ -148,14 +181,86 @@ class AttemptSearch(IndexReader):
         elif key and (key[0] is None) is not nulls_first:
             groups = groups[1:]
         for condition, ordered, behind in groups:
-            values = [] if key is None else [*key] if behind.startswith("(") else [key[1]]
-            conditions, limits = where.listed(condition, *([behind] if key else []))
-            query = f"{conditions} ORDER BY {ordered} LIMIT ?"
-            found += self.attempts(query, [*limits, *values, count - len(found)])
+            limits = [] if key is None else [*key] if behind.startswith("(") else [key[1]]
+            where = _where([*conditions, condition, *([behind] if key else [])])
+            query = f"{where} ORDER BY {ordered} LIMIT ?"
+            found += self.attempts(query, [*values, *limits, count - len(found)])
             key = None
             if len(found) >= count:
                 break
         return found
+
+    def _matching(self, words: str) -> str:
+        """The condition of a search. All that match are fetched; where nearly all do, each is asked
+        in the order of the page instead, which ends soon."""
+        most = max(_FEW, int(_NEARLY_ALL * self.progress(0).attempts))
+        some = f"SELECT 1 FROM texts WHERE texts MATCH ? LIMIT {most + 1}"
+        if self._count(f"SELECT count(*) FROM ({some})", (words,)) > most:
+            return "EXISTS (SELECT 1 FROM texts WHERE texts MATCH ? AND rowid = a.id)"
+        return "a.id IN (SELECT rowid FROM texts WHERE texts MATCH ?)"
+
+    def _plain(self, filters: Mapping[str, str]) -> tuple[list[str], list[object]]:
+        """Conditions of all of a selection but its search, and their values."""
+        conditions: list[str] = []
+        values: list[object] = []
+        if "step" in filters and (steps := Range.read(filters["step"])):
+            conditions.append("a.id >= ? AND a.id < ?")
+            values += step_ids(steps)
+        for name in MEASURES:
+            if name in filters and (wanted := Range.read(filters[name])):
+                found, limits = wanted.sql(f"+a.{name}")
+                conditions += found
+                values += limits
+        if "task" in filters:
+            names = split_values(filters["task"])
+            query = f"SELECT id FROM tasks WHERE task IN ({marks(names)})"
+            conditions.append(f"a.task_id IN ({query})")
+            values += names
+        if (alike := _alike(filters))[0]:
+            query = f"SELECT id, attempts FROM combinations {_where(alike[0])}"
+            counts = dict(self.rows(query, alike[1]))
+            by_index = "" if sum(counts.values()) <= _FEW else "+"
+            listed = ", ".join(map(str, counts))
+            conditions.append(f"{by_index}a.combination_id IN ({listed})")
+        if "operator" in filters:
+            names = [name.strip() for name in filters["operator"].split(",")]
+            query = f"SELECT id FROM operators {_where([_IN.format('operators')] * len(names))}"
+            conditions.append(f"+a.operators_id IN ({query})")
+            values += names
+        return conditions, values
+
+
+def _alike(filters: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """Conditions on the combination of attempts, and their values."""
+    conditions: list[str] = []
+    values: list[str] = []
+    for name in NAMED:
+        if name in filters:
+            names = split_values(filters[name])
+            conditions.append(f"{name} IN ({marks(names)})")
+            values += names
+    if "against" in filters:
+        names = split_values(filters["against"])
+        pairs = [pair for name in names for pair in AGAINST.get(name, ())]
+        conditions.append(f"({' OR '.join(['(judge, gold) = (?, ?)'] * len(pairs)) or '0'})")
+        values += [opinion for pair in pairs for opinion in pair]
+    if "repair" in filters:
+        names = split_values(filters["repair"])
+        special = {"any": f"repairs != '{NONE}'", "none": f"repairs = '{NONE}'"}
+        either = [special.get(name, _IN.format("repairs")) for name in names]
+        conditions.append(f"({' OR '.join(either)})")
+        values += [name for name in names if name not in special]
+    return conditions, values
+
+
+def _words(chosen: Filter) -> str | None:
+    """The search of a selection for FTS5; None without one."""
+    words, place = fts_query(chosen.values.get("q", "")), chosen.values.get("in")
+    return f"{place} : ({words})" if words and place else words
+
+
+def _where(conditions: Sequence[str]) -> str:
+    return f"WHERE {' AND '.join(conditions)}" if conditions else ""
 
 
 def _column(chosen: Filter) -> str:
@@ -179,39 +284,78 @@ def _read_key(after: str) -> tuple[float | None, int] | None:
 # --- counts ---------------------------------------------------------------------------------------
 
 
+def facet_counts(found: AttemptSearch) -> dict[str, dict[str, int]]:
+    """The number of the run's attempts for each value of each filter, most first."""
+    some = "FROM combinations WHERE attempts > 0"
+    totals = {name: Counter[str]() for name in NAMED}
+    for name in NAMED:
+        query = f"SELECT {name}, sum(attempts) {some} GROUP BY {name} ORDER BY min(id)"
+        totals[name].update(dict(found.rows(query)))
+    against, repairs, operators = Counter[str](), Counter[str](), Counter[str]()
+    for judge, gold, names, count in found.rows(f"SELECT judge, gold, repairs, attempts {some}"):
+        for name, pairs in AGAINST.items():
+            if (judge, gold) in pairs:
+                against[name] += count
+        each = ["none"] if names == NONE else ["any", *names.split(",")]
+        repairs.update(dict.fromkeys(each, count))
+    for names, count in found.rows("SELECT operators, attempts FROM operators WHERE attempts > 0"):
+        operators.update(dict.fromkeys(names.split(","), count))
+    totals |= {"against": against, "repair": repairs, "operator": operators}
+    return {
+        name: dict(counts.most_common())
+        for name, counts in totals.items()
+        if len(counts) > 1 or (name in ("against", "repair") and counts)
+    }
+
+
+def opinion_counts(found: AttemptSearch) -> dict[tuple[str, str], int]:
+    """The number of attempts that ran to an answer by the opinions of judge and gold."""
+    some = "sum(attempts * (blame = '-')) FROM combinations WHERE attempts > 0"
+    rows = found.rows(f"SELECT judge, gold, {some} GROUP BY judge, gold")
+    return {(judge, gold): count for judge, gold, count in rows}
+
+
 @dataclass(frozen=True, slots=True)
-class AttemptCounts:
-    """The numbers of a run's attempts by step, in all and by combination."""
+class Course:
+    """The number of attempts that have something, and the share of each step's, the first step
+    first."""
 
-    steps: Mapping[int, int]
-    alike: Mapping[Combination, Mapping[int, int]]
-
-    def share(self, wanted: Callable[[Combination], bool]) -> list[Point]:
-        """The share of each step's attempts that are wanted, the first step first."""
-        sums = dict.fromkeys(self.steps, 0)
-        for about, counts in self.alike.items():
-            if wanted(about):
-                for step, count in counts.items():
-                    sums[step] += count
-        return [(step, count / self.steps[step]) for step, count in sums.items()]
-
-    def total(self, wanted: Callable[[Combination], bool]) -> int:
-        """Count the wanted attempts of the run."""
-        return sum(sum(counts.values()) for about, counts in self.alike.items() if wanted(about))
+    count: int
+    shares: list[Point]
 
 
-def count_attempts(found: AttemptSearch) -> AttemptCounts:
-    """All counts of the index."""
-    steps: dict[int, int] = {}
-    alike: dict[Combination, dict[int, int]] = {}
-    rows = found.rows("SELECT step, combination, attempts FROM counts ORDER BY step")
-    for step, key, count in rows:
-        steps[step] = steps.get(step, 0) + count
-        alike.setdefault(found.combinations.get(key, Combination()), {})[step] = count
-    return AttemptCounts(steps, alike)
+def failures_by_step(found: AttemptSearch) -> dict[str, Course]:
+    """The attempts that failed, by reason."""
+    rows = found.rows(
+        "SELECT step, failure, sum(n.attempts) FROM counts n JOIN combinations c "
+        "ON c.id = n.combination GROUP BY step, failure ORDER BY step, failure"
+    )
+    return _by_step((step, [reason], count) for step, reason, count in rows)
 
 
-@dataclass(slots=True)
+def operators_by_step(found: AttemptSearch) -> dict[str, Course]:
+    """The attempts that call an operator, by its name."""
+    source = "uses u JOIN operators o ON o.id = u.operators"
+    rows = found.rows(f"SELECT step, o.operators, u.attempts FROM {source} ORDER BY step")
+    return _by_step((step, names.split(","), count) for step, names, count in rows)
+
+
+def _by_step(rows: Iterable[tuple[int, list[str], int]]) -> dict[str, Course]:
+    """Sum counts of a step's attempts by name, most first."""
+    sums: dict[str, Counter[int]] = {}
+    totals = Counter[int]()
+    for step, names, count in rows:
+        totals[step] += count
+        for name in names:
+            if name != NONE:
+                sums.setdefault(name, Counter())[step] += count
+    return {
+        name: Course(each.total(), [(step, each[step] / count) for step, count in totals.items()])
+        for name, each in sorted(sums.items(), key=lambda item: -item[1].total())
+    }
+
+
+@dataclass(frozen=True, slots=True)
 class Solved:
     """Numbers of attempts at one problem: with an opinion of gold, right by it, failed by the
     policy's fault, scored; and the sum of their rewards."""
@@ -236,37 +380,16 @@ class Solved:
 def solved_by_task(found: AttemptSearch, ids: tuple[int, int] | None = None) -> dict[str, Solved]:
     """Count by the names of the problems, over the attempts between two ids. A failure of the
     policy is not right; one of ours does not count (law 1)."""
-    between = "WHERE id >= ? AND id < ?" if ids else ""
+    sums = (
+        "SELECT task_id, combination_id, count(*) AS n, count(reward) AS scored, "
+        f"total(reward) AS reward FROM attempts {'WHERE id >= ? AND id < ?' if ids else ''} "
+        "GROUP BY task_id, combination_id"
+    )
     rows = found.rows(
-        "SELECT task, combination, count(*), count(reward), total(reward) FROM attempts "
-        f"{between} GROUP BY task, combination",
+        "SELECT task, sum(n * (gold != '-' AND blame = '-')), "
+        "sum(n * (gold = 'right' AND blame = '-')), sum(n * (blame = 'policy')), sum(scored), "
+        f"sum(reward) FROM ({sums}) JOIN combinations c ON c.id = combination_id "
+        "JOIN tasks t ON t.id = task_id GROUP BY task_id ORDER BY task_id",
         ids or (),
     )
-    names = dict(found.rows("SELECT id, name FROM tasks"))
-    tasks: dict[str, Solved] = {}
-    for task, combination, count, scored, reward in rows:
-        each = tasks.setdefault(names.get(task, NONE), Solved())
-        about = found.combinations.get(combination, Combination())
-        each.scored += scored
-        each.reward += reward
-        each.failed += count if about.blame == "policy" else 0
-        if about.gold != NONE and about.blame == NONE:
-            each.known += count
-            each.right += count if about.gold == "right" else 0
-    return tasks
-
-
-def operators_by_step(found: AttemptSearch) -> Mapping[str, list[Point]]:
-    """The share of each step's attempts that call an operator, by its name."""
-    sums: dict[str, dict[int, int]] = {}
-    totals: dict[int, int] = {}
-    for step, key, count in found.rows("SELECT step, operators, attempts FROM uses ORDER BY step"):
-        totals[step] = totals.get(step, 0) + count
-        for name in found.operators.get(key, NONE).split(","):
-            if name != NONE:
-                each = sums.setdefault(name, {})
-                each[step] = each.get(step, 0) + count
-    return {
-        name: [(step, each.get(step, 0) / count) for step, count in totals.items()]
-        for name, each in sorted(sums.items(), key=lambda item: -sum(item[1].values()))
-    }
+    return {task: Solved(*numbers) for task, *numbers in rows}

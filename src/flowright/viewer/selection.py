@@ -1,17 +1,17 @@
-"""A selection of attempts: read from the query of an address, written as one, and as SQL.
+"""A selection of attempts: read from the query of an address, and written as one.
 
 What cannot be read of an address is reported, and the rest holds.
 """
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from urllib.parse import urlencode
 
 from flowright.core.plugins import suggest
-from flowright.viewer.index import IndexReader, first_id
-from flowright.viewer.rollout_records import MOST_STEPS, NONE, Combination, escape_surrogates
+from flowright.viewer.index import first_id
+from flowright.viewer.rollout_records import MOST_STEPS, escape_surrogates
 
 NAMED = ("kind", "source", "outcome", "failure", "blame", "verdict", "status", "baseline")
 """Filters that are a field of the combinations."""
@@ -180,109 +180,3 @@ def step_ids(chosen: Range) -> tuple[int, int]:
     high -= bool(chosen.high_open and high == chosen.high)
     bounded = [int(min(max(number, 0), MOST_STEPS)) for number in (low, high + 1)]
     return first_id(bounded[0]), first_id(bounded[1])
-
-
-_FEW = 20_000  # attempts that are fetched and sorted rather than looked for in the sort's order
-_NEARLY_ALL = 0.8
-"""Share of the attempts: of 300,000 a match costs 0.4 microseconds to fetch, and to ask an attempt
-whether it matches two words 1.7 milliseconds, which grows with their number."""
-
-
-@dataclass(frozen=True, slots=True)
-class SqlSelection:
-    """A selection as SQL: its conditions on attempts and their values, and a search for words, or
-    none. ``nearly_all``: most attempts match the search."""
-
-    conditions: tuple[str, ...]
-    values: tuple[object, ...]
-    words: str = ""
-    nearly_all: bool = False
-
-    def listed(self, *more: str) -> tuple[str, list[object]]:
-        """Condition and values for reading attempts in an order. All that match are fetched; where
-        nearly all do, each is asked in the order of the page instead, which ends soon."""
-        matching = "a.id IN (SELECT rowid FROM texts WHERE texts MATCH ?)"
-        if self.nearly_all:
-            matching = "EXISTS (SELECT 1 FROM texts WHERE texts MATCH ? AND rowid = a.id)"
-        searched = ([matching], [self.words]) if self.words else ([], [])
-        conditions = [*self.conditions, *searched[0], *more]
-        return _where(conditions), [*self.values, *searched[1]]
-
-    def counted(self) -> tuple[str, list[object]]:
-        """Source with its condition, and values, for counting: a search goes through its
-        matches."""
-        if not self.words:
-            return f"attempts a {_where(self.conditions)}", [*self.values]
-        where = _where([*self.conditions, "texts MATCH ?"])
-        source = "texts CROSS JOIN attempts a ON a.id = texts.rowid"
-        return f"{source} {where}", [*self.values, self.words]
-
-
-def _where(conditions: Sequence[str]) -> str:
-    return f"WHERE {' AND '.join(conditions)}" if conditions else ""
-
-
-def sql_selection(index: IndexReader, chosen: Filter) -> SqlSelection | None:
-    """A selection as SQL; None where nothing can be in it."""
-    plain = _plain(index, chosen.values)
-    words = fts_query(chosen.values.get("q", ""))
-    if plain is None or words is None:
-        return plain
-    if place := chosen.values.get("in"):
-        words = f"{place} : ({words})"
-    most = max(_FEW, int(_NEARLY_ALL * index.progress(0).attempts))
-    some = f"SELECT 1 FROM texts WHERE texts MATCH ? LIMIT {most + 1}"
-    ((count,),) = index.rows(f"SELECT count(*) FROM ({some})", (words,)) or [(0,)]
-    return replace(plain, words=words, nearly_all=count > most)
-
-
-def _plain(index: IndexReader, filters: Mapping[str, str]) -> SqlSelection | None:
-    """All of a selection but its search, None where nothing can be in it."""
-    conditions: list[str] = []
-    values: list[object] = []
-    if "step" in filters and (steps := Range.read(filters["step"])):
-        conditions.append("a.id >= ? AND a.id < ?")
-        values += step_ids(steps)
-    for name in MEASURES:
-        if name in filters and (wanted := Range.read(filters[name])):
-            found, limits = wanted.sql(f"+a.{name}")
-            conditions += found
-            values += limits
-    if "task" in filters:
-        names = split_values(filters["task"])
-        marks = ", ".join("?" * len(names))
-        conditions.append(f"a.task IN (SELECT id FROM tasks WHERE name IN ({marks}))")
-        values += names
-    if {*NAMED, "against", "repair"} & filters.keys():
-        numbers = [n for n, found in index.combinations.items() if is_chosen(found, filters)]
-        listed = ", ".join(map(str, numbers))
-        query = f"SELECT coalesce(sum(attempts), 0) FROM combinations WHERE id IN ({listed})"
-        ((count,),) = index.rows(query) or [(0,)]
-        if not numbers:
-            return None
-        conditions.append(f"{'' if count <= _FEW else '+'}a.combination IN ({listed})")
-    if "operator" in filters:
-        wanted = {name.strip() for name in filters["operator"].split(",")}
-        numbers = [n for n, names in index.operators.items() if wanted <= set(names.split(","))]
-        if not numbers:
-            return None
-        conditions.append(f"+a.operators IN ({', '.join(map(str, numbers))})")
-    return SqlSelection(tuple(conditions), tuple(values))
-
-
-def is_chosen(found: Combination, filters: Mapping[str, str]) -> bool:
-    """Decide by their combination alone whether attempts can be in a selection."""
-    for name in NAMED:
-        if name in filters and getattr(found, name) not in split_values(filters[name]):
-            return False
-    if "against" in filters:
-        pairs = [
-            pair for name in split_values(filters["against"]) for pair in AGAINST.get(name, ())
-        ]
-        if (found.judge, found.gold) not in pairs:
-            return False
-    if "repair" in filters:
-        names = set() if found.repairs == NONE else set(found.repairs.split(","))
-        wanted = {*split_values(filters["repair"])}
-        return bool(names & wanted or ("any" if names else "none") in wanted)
-    return True

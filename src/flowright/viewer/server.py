@@ -1,11 +1,14 @@
-"""The viewer over HTTP: pages made from a run's files and its index. It writes nothing but the
-index. Loopback is the default; any other address opens the runs to everybody who can reach it.
+"""The viewer over HTTP, and its pages in a folder: made from a run's files and its index. It writes
+nothing but the index. Loopback is the default; any other address opens the runs to everybody who
+can reach it.
 """
 
 import contextlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 import uvicorn
 from starlette.applications import Starlette
@@ -16,15 +19,20 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from flowright.core.errors import UserError
+from flowright.core.errors import RunError, UserError
+from flowright.core.files import check_writable, write_text
 from flowright.core.net import LOOPBACK, allowed_hosts, is_loopback, listen, quiet_server, url_of
 from flowright.viewer.attempt_page import attempt_body
-from flowright.viewer.attempts_page import attempts_body
+from flowright.viewer.attempts_page import (
+    attempts_body,
+    attempts_table,
+    group_body,
+    problem_body,
+)
 from flowright.viewer.exports import inspect_log, jsonl, parquet
-from flowright.viewer.group_page import group_body, problem_body
-from flowright.viewer.layout import Links, notes_of, policy, viewer_page
+from flowright.viewer.layout import Links, notes_of, page_file, policy, viewer_page
 from flowright.viewer.rendering.markup import Child, el, join
-from flowright.viewer.rollout_records import step_files
+from flowright.viewer.rollout_records import escape_surrogates, step_files
 from flowright.viewer.run_list import Refresher, RunList, ViewedRun
 from flowright.viewer.run_page import run_body
 from flowright.viewer.runs_page import Side, compare_body, runs_body
@@ -47,16 +55,11 @@ def create_app(run_list: RunList, hosts: Sequence[str] = LOOPBACK) -> Starlette:
         body = runs_body(run_list.runs(), Links(), request.query_params.get("against", ""))
         return html(viewer_page("Runs", body, Links(), "runs"))
 
-    at = "{step}/{group}"
     routes = [
         Route("/", runs),
         Route("/compare", lambda request: _compare(request, run_list)),
-        Route("/run/{run}/", _page(run_list, _run)),
-        Route("/run/{run}/attempts", _page(run_list, _attempts)),
-        Route(f"/run/{{run}}/attempt/{at}/{{index}}", _page(run_list, _attempt)),
-        Route(f"/run/{{run}}/group/{at}", _page(run_list, _group)),
-        Route("/run/{run}/problem", _page(run_list, _problem)),
         Route("/run/{run}/export.{form}", _exported(run_list)),
+        Route("/run/{run}/{page:path}", _page(run_list)),
     ]
     return Starlette(
         routes=routes,
@@ -65,24 +68,56 @@ def create_app(run_list: RunList, hosts: Sequence[str] = LOOPBACK) -> Starlette:
     )
 
 
-Body = tuple[str, str, Child]
-"""The name of a page, its title, and its content."""
-
-
-def _page(
-    run_list: RunList, make: Callable[[Request, ViewedRun, Links], Body]
-) -> Callable[[Request], Response]:
-    """A page of a run as an endpoint; it runs on a thread, not on the loop."""
+def _page(run_list: RunList) -> Callable[[Request], Response]:
+    """The pages of a run as an endpoint; it runs on a thread, not on the loop."""
 
     def answer(request: Request) -> Response:
         run = run_list.run(request.path_params["run"])
         if run is None:
             raise HTTPException(404, "no run of this name")
         links = Links(run.name, parts=run_list.links(run))
-        here, title, body = make(request, run, links)
-        return html(viewer_page(f"{title} - {run.name}", body, links, here, notes_of(run)))
+        return html(run_page(run, links, request.path_params["page"], _query(request)))
 
     return answer
+
+
+def run_page(run: ViewedRun, links: Links, page: str, query: Mapping[str, str]) -> str:
+    """Render a page of a run by its address (:meth:`Links.of_run`). Raises HTTPException where
+    there is none."""
+    name, *numbers = page.split("/")
+    if name not in PLACES or len(numbers) != PLACES[name]:
+        raise HTTPException(404)
+    if not all(re.fullmatch(r"[0-9]{1,18}", text) for text in numbers):
+        raise HTTPException(404, "an attempt is STEP/GROUP/INDEX, such as 30/2/5")
+    place, chosen = [*map(int, numbers)], Filter.read(query)
+    name = "attempts" if run.part and not name else name
+    title = f"{name.capitalize()} {'/'.join(map(str, place))}".strip()
+    missing = page.replace("/", " ", 1)
+    body: Child = None
+    with run.found() as found:
+        match name:
+            case "":
+                title, body = "Run", run_body(found, run.snapshot(), links)
+            case "attempts":
+                body = attempts_body(found, chosen, links, run.steps())
+            case "attempt":
+                if attempt := found.at(*place):
+                    beside = found.beside(chosen, attempt)
+                    body = attempt_body(run.record(attempt), attempt, run, links, chosen, beside)
+            case "group":
+                if attempts := found.group(*place):
+                    body = group_body(attempts, [run.record(each) for each in attempts], links)
+            case _:
+                task = query.get("task", "")
+                title, missing = "A problem over time", f"attempt at a problem {task[:80]!r}"
+                body = problem_body(found, task, links, run.record)
+    if body is None:
+        raise HTTPException(404, f"no {missing} in the index (yet)")
+    return viewer_page(f"{title} - {run.name}", body, links, name or "run", notes_of(run))
+
+
+PLACES = {"": 0, "attempts": 0, "problem": 0, "group": 2, "attempt": 3}
+"""Pages of a run, and the numbers in their addresses."""
 
 
 def html(page: str, status: int = 200) -> HTMLResponse:
@@ -112,59 +147,6 @@ def _message(title: str, message: str, status: int) -> Response:
 
 def _query(request: Request) -> Mapping[str, str]:
     return merge_query(request.query_params.multi_items())
-
-
-def _place(request: Request, *names: str) -> list[int]:
-    """Numbers of an address."""
-    texts = [request.path_params[name] for name in names]
-    if not all(re.fullmatch(r"[0-9]{1,18}", text) for text in texts):
-        raise HTTPException(404, "an attempt is STEP/GROUP/INDEX, such as 30/2/5")
-    return [*map(int, texts)]
-
-
-def _run(request: Request, run: ViewedRun, links: Links) -> Body:
-    if run.part:
-        return _attempts(request, run, links)
-    with run.found() as found:
-        return "run", "Run", run_body(found, run.snapshot(), links)
-
-
-def _attempts(request: Request, run: ViewedRun, links: Links) -> Body:
-    chosen = Filter.read(_query(request))
-    with run.found() as found:
-        return "attempts", "Attempts", attempts_body(found, chosen, links, run.steps())
-
-
-def _attempt(request: Request, run: ViewedRun, links: Links) -> Body:
-    step, group, index = _place(request, "step", "group", "index")
-    chosen = Filter.read(_query(request))
-    with run.found() as found:
-        attempt = found.at(step, group, index)
-        if attempt is None:
-            raise HTTPException(404, f"no attempt {step}/{group}/{index} in the index (yet)")
-        beside = found.beside(chosen, attempt)
-    record = run.record(attempt)
-    body = attempt_body(record, attempt, run, links, chosen, beside)
-    return "attempt", f"Attempt {attempt.place}", body
-
-
-def _group(request: Request, run: ViewedRun, links: Links) -> Body:
-    step, group = _place(request, "step", "group")
-    with run.found() as found:
-        attempts = found.group(step, group)
-        if not attempts:
-            raise HTTPException(404, f"no group {step}/{group} in the index (yet)")
-        records = [run.record(attempt) for attempt in attempts]
-        return "group", f"Group {step}/{group}", group_body(found, attempts, records, links)
-
-
-def _problem(request: Request, run: ViewedRun, links: Links) -> Body:
-    task = request.query_params.get("task", "")
-    with run.found() as found:
-        body = problem_body(found, task, links, run.record)
-    if body is None:
-        raise HTTPException(404, f"no attempt at a problem {task[:80]!r} in the index (yet)")
-    return "problem", "A problem over time", body
 
 
 def _compare(request: Request, run_list: RunList) -> Response:
@@ -226,6 +208,63 @@ def _exported(run_list: RunList) -> Callable[[Request], Response]:
 def _streamed(run: ViewedRun, chosen: Filter) -> Iterator[bytes]:
     with run.found() as found:
         yield from jsonl(run, found, chosen)
+
+
+def export_pages(root: Path, folder: Path, select: str, most: int) -> int:
+    """Write the pages of the runs below ``root`` into a folder that needs no server: the runs, each
+    run, at most ``most`` of its attempts as chosen by the query of an address, and their groups.
+
+    Returns the number of pages. Raises RunError where the folder holds something already, where
+    there is no run, and for a query that cannot be read."""
+    run_list, query = RunList(root), merge_query(parse_qsl(select, keep_blank_values=True))
+    if problems := Filter.read(query).problems:
+        raise RunError(*problems)
+    if folder.exists() and any(folder.iterdir()):
+        raise RunError(f"{folder}: not empty; name another folder")
+    runs = run_list.runs()
+    if not runs:
+        raise RunError(f"{root}: no run here")
+    check_writable(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    pages = {"index.html": ""}
+    for run in runs:
+        parts = run_list.parts(run)
+        for one in parts:
+            one.update()
+        names = [page_file(run.name, ""), *(page_file(one.name, "attempts") for one in parts)]
+        links = Links(exported=True, held=frozenset(names), parts=run_list.links(run))
+        for one in parts:
+            made = _run_pages(one, query, most, links)
+            if both := sorted(pages.keys() & made.keys()):
+                raise RunError(f"{both[0]}: two runs have a page of this name; rename {one.path}")
+            pages |= made
+    links = Links(exported=True, held=frozenset(page_file(run.name, "") for run in runs))
+    pages["index.html"] = viewer_page("Runs", runs_body(runs, links), links, "runs")
+    for name, page in pages.items():
+        write_text(folder / name, escape_surrogates(page))
+    return len(pages)
+
+
+def _run_pages(
+    run: ViewedRun, query: Mapping[str, str], most: int, shared: Links
+) -> dict[str, str]:
+    """The pages of a run, or of a part of it, which has no first page of its own."""
+    chosen = Filter.read(query)
+    with run.found() as found:
+        attempts = list(found.each(chosen, most))
+        groups = dict.fromkeys((attempt.step, attempt.group) for attempt in attempts)
+        members = [attempt for group in groups for attempt in found.group(*group)]
+        count, more = found.count(chosen)
+    names = ["", *(f"group/{step}/{group}" for step, group in groups)]
+    names += [f"attempt/{attempt.place}" for attempt in members]
+    held = shared.held | {page_file(run.name, name) for name in names}
+    links = replace(shared, run=run.name, held=held)
+    caption = f"{len(attempts):,} of {count:,}{' or more' if more else ''} attempts"
+    table = attempts_table(attempts, links, chosen, caption)
+    body, title = el("div", el("h1", "Attempts"), table), f"Attempts - {run.name}"
+    pages = {"attempts": viewer_page(title, body, links, "attempts", notes_of(run))}
+    pages |= {name: run_page(run, links, name, query) for name in names if name or not run.part}
+    return {page_file(run.name, name): page for name, page in pages.items()}
 
 
 def serve(root: Path, host: str, port: int, say: Callable[[str], None]) -> int:

@@ -112,12 +112,6 @@ def section(anchor: str, title: str, lead: str, *content: Child) -> Html:
     return el("section", el("h2", title, id=anchor or None), introduction, content)
 
 
-def grid(figures: Sequence[Html | None], class_: str = "charts") -> Html | None:
-    """Figures beside and below each other, None without any."""
-    drawn = [figure for figure in figures if figure is not None]
-    return el("div", drawn, class_=class_) if drawn else None
-
-
 def strip(label: str, text: str, alarm: bool = False) -> Html:
     """A warning above the page; the first one stays in sight."""
     content = [el("b", label) if label else None, " " if label else None, text]
@@ -134,12 +128,6 @@ def header(eyebrow: str, title: str, chips: Sequence[Child], note: str) -> Html:
         el("ul", items, class_="chips"),
         el("p", note, class_="eyebrow"),
     )
-
-
-def tile(title: str, big: str, note: str, style: str | None = None) -> Html:
-    """A headline number; ``style`` is good, warn or alarm."""
-    class_ = f"tile {style}" if style else "tile"
-    return el("div", el("span", title), el("b", big), el("span", note), class_=class_)
 
 
 def facts(rows: Sequence[tuple[Child, Child]]) -> Html:

@@ -3,7 +3,10 @@
 from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from flowright.core.files import check_writable, disk_errors, write_text
 from flowright.core.report import (
@@ -32,18 +35,11 @@ from flowright.viewer.rendering.markup import (
     el,
     facts,
     folded,
-    grid,
     header,
     page,
     section,
     strip,
-    tile,
 )
-
-if TYPE_CHECKING:
-    from rich.console import Group, RenderableType
-    from rich.table import Table
-    from rich.text import Text
 
 MOST_SPACED = 8
 """Columns of a table on a terminal that are set two characters apart."""
@@ -81,7 +77,11 @@ def write_report(report: Report, path: Path) -> None:
 
 def tiles_html(tiles: Iterable[Tile]) -> Html | None:
     """Render headline numbers; None without any."""
-    drawn = [tile(t.title, t.value, t.note, t.style or None) for t in tiles]
+    drawn = [
+        el("div", el("span", t.title), el("b", t.value), el("span", t.note),
+           class_=f"tile {t.style}".strip())
+        for t in tiles
+    ]  # fmt: skip
     return el("div", drawn, class_="tiles") if drawn else None
 
 
@@ -103,7 +103,8 @@ def content_html(blocks: Iterable[ReportBlock]) -> list[Html | None]:
             content.append(scatter_key(charts[0].dots))
         drawn = [figure for figure in map(_block_html, charts) if figure is not None]
         wide = len(drawn) <= MOST_WIDE and not isinstance(charts[0], ChangeChart)
-        content.append(grid(drawn, "charts two" if wide else "charts"))
+        style = "charts two" if wide else "charts"
+        content.append(el("div", drawn, class_=style) if drawn else None)
     return content
 
 
@@ -191,11 +192,8 @@ def _column(column: ReportColumn | str) -> ReportColumn:
     return ReportColumn(column) if isinstance(column, str) else column
 
 
-def report_text(report: Report) -> "Group":
+def report_text(report: Report) -> Group:
     """Render for a terminal of at least 80 characters: without charts and tiles."""
-    from rich.console import Group
-    from rich.text import Text
-
     parts: list[RenderableType] = [Text(one_line(report.title, 200), style="bold")]
     for label, text in report.warnings:
         parts.append(Text(visible(f"{label} {text}"), style="bold magenta"))
@@ -209,19 +207,13 @@ def report_text(report: Report) -> "Group":
     return Group(*parts)
 
 
-def section_text(shown: ReportSection) -> "Group":
+def section_text(shown: ReportSection) -> Group:
     """Render a section for a terminal, without its charts."""
-    from rich.console import Group
-    from rich.text import Text
-
     blocks = [drawn for block in shown.blocks if (drawn := _block_text(block)) is not None]
     return Group(Text(visible(shown.title), style="bold"), *blocks)
 
 
-def _block_text(block: ReportBlock) -> "RenderableType | None":
-    from rich.console import Group
-    from rich.text import Text
-
+def _block_text(block: ReportBlock) -> RenderableType | None:
     if getattr(block, "where", "both") == "page" or isinstance(block, ReportChart | BarList):
         return None
     if isinstance(block, Heading):
@@ -239,10 +231,7 @@ def _block_text(block: ReportBlock) -> "RenderableType | None":
     return _table_text(block) if block.rows else None
 
 
-def _table_text(block: ReportTable) -> "Table":
-    from rich.table import Table
-    from rich.text import Text
-
+def _table_text(block: ReportTable) -> Table:
     kept = [place for place, c in enumerate(block.columns) if not _column(c).page_only]
     heads = [visible(_column(block.columns[place]).title) for place in kept]
     narrow = len(kept) > MOST_SPACED
@@ -260,9 +249,7 @@ def _table_text(block: ReportTable) -> "Table":
     return shown
 
 
-def _cell_text(cell: ReportCell | str) -> "Text":
-    from rich.text import Text
-
+def _cell_text(cell: ReportCell | str) -> Text:
     cell = _cell(cell)
     note = f" ({cell.note})" if cell.note else ""
     return Text(visible(f"{cell.text}{note}"), style="bold" if cell.style == "alarm" else "")
