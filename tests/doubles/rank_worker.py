@@ -51,6 +51,19 @@ UPDATES: tuple[tuple[dict[str, Any], list[tuple[int, list[int]]]], ...] = (
         {"train": "full", "kl_coefficient": 0.3, "epochs": 2, "learning_rate": 1e-4},
         [(5, [2, 6]), (3, [4]), (2, [3])],
     ),
+    # A teacher, whose part of the advantages also selects tokens.
+    (
+        {"teacher": {"model": "x", "weight": 0.5}, "epochs": 2, "learning_rate": 1e-4},
+        [(5, [2, 6]), (3, [4, 4]), (2, [3])],
+    ),
+    (
+        {
+            "teacher": {"model": "x", "reward_weight": 0},
+            "loss": "kl_cov",
+            "learning_rate": 1e-4,
+        },
+        [(5, [2, 6]), (3, [4, 4]), (2, [3])],
+    ),
 )
 """Settings of the learner, ``train`` of the policy, whether the first sample is ``scaffolded``, how
 many groups are ``silent``, the sampler's ``top_p``, and the groups."""
@@ -78,6 +91,20 @@ def placed(groups: Sequence[Group]) -> list[Group]:
     ]
 
 
+def taught(groups: Sequence[Group]) -> list[Group]:
+    """With log-probabilities of a teacher."""
+    return [
+        replace(
+            group,
+            samples=[
+                replace(s, teacher_logprobs=[value / 2 - 1 for value in s.sampled_logprobs])
+                for s in group.samples
+            ],
+        )
+        for group in groups
+    ]
+
+
 def updates(ranks: Ranks) -> list[Update]:
     """Each from the policy's first weights."""
     found = []
@@ -85,6 +112,8 @@ def updates(ranks: Ranks) -> list[Update]:
         grpo = {"kl_coefficient": 0.0, "learning_rate": 1e-3, **options}
         policy = tiny_policy(train=grpo.pop("train", "lora"))
         groups = random_groups(seed, shapes)
+        if "teacher" in grpo:
+            groups = taught(groups)
         top_p = grpo.pop("top_p", 1.0)
         for n in range(grpo.pop("silent", 0)):
             samples = [replace(s, advantage=0.0) for s in groups[n].samples]

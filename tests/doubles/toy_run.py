@@ -26,6 +26,7 @@ from flowright.environments.registry import make_config
 from flowright.environments.rollout import UNSCORED, Completion, Reward, Rollout
 from flowright.evaluation.perplexity import open_text
 from flowright.grading import Gold
+from flowright.grpo.teacher import Teacher
 from flowright.judging.verdict import Verdict
 from flowright.llm.counters import Counters
 from flowright.policy.local import LocalSampler
@@ -198,6 +199,7 @@ async def train(
     resume: bool = False,
     sampler: Callable[[LocalSampler], Sampler] = lambda local: local,
     raises: type[BaseException] | None = None,
+    teacher: Teacher | None = None,
 ) -> Outcome:
     """Train a fresh random policy in a run directory; with ``raises``, until that comes up."""
     config = config or configured()
@@ -215,6 +217,7 @@ async def train(
             policy,
             sampler(local),
             text=open_text(config, policy),
+            teacher=teacher,
         )
         if raises is None:
             return Outcome(await trainer.train(resume), policy, reporter, path)

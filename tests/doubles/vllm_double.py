@@ -211,6 +211,9 @@ class VllmDouble:
         if name != BASE and name not in self.adapters:
             return error(404, f"The model `{name}` does not exist.")
         state = self.adapters[name].state if name != BASE else None
+        if isinstance(body["prompt"], str):
+            encode = self.model.policy.tokenizer.encode
+            body = body | {"prompt": encode(body["prompt"], add_special_tokens=False)}
         asked = {key: value for key, value in body.items() if key != "model"}
         asked |= {"mode": self.logprobs_mode, "base": self.decodes_with_base}
         drawn, logprobs, top, reason = self.model.once(

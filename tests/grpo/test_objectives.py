@@ -206,6 +206,32 @@ def test_cispo_caps_the_weight_and_keeps_every_gradient():
     assert terms.clipped_N.tolist() == [True, False, False]
 
 
+@pytest.mark.parametrize("cap", [0.9, 1.28, 5.0])
+def test_the_cap_of_cispo_is_trls(cap: float):
+    """TRL 1.16: -clamp(r, max=epsilon_high).detach() A log p."""
+    choices = choices_of(GrpoSection(loss="cispo", ratio_cap=cap))
+    generator = torch.Generator().manual_seed(3)
+    old, now, gains = torch.randn(3, 50, generator=generator, dtype=torch.float64)
+    logprobs = now.requires_grad_()
+    bounds = choices.clip_low, choices.clip_high
+    numbers = torch.zeros(50, dtype=torch.long)
+    terms = objective("cispo").terms(Tokens(logprobs, old, gains, numbers, *bounds))
+    theirs = -torch.clamp((logprobs - old).exp(), max=cap).detach() * gains * logprobs
+    torch.testing.assert_close(terms.policy_N, theirs, rtol=1e-12, atol=0)
+    for ours, wanted in zip(
+        *(torch.autograd.grad(x.sum(), logprobs) for x in (terms.policy_N, theirs)), strict=True
+    ):
+        torch.testing.assert_close(ours, wanted, rtol=1e-12, atol=0)
+
+
+def test_a_cap_is_for_cispo_and_is_one_with_clip_high():
+    with pytest.raises(ValueError, match="ratio_cap: only cispo caps its ratio; dapo has"):
+        GrpoSection(ratio_cap=5.0)
+    with pytest.raises(ValueError, match="ratio_cap: 5 and clip_high: 3; give one"):
+        GrpoSection(loss="cispo", ratio_cap=5.0, clip_high=3.0)
+    assert GrpoSection(loss="cispo", ratio_cap=5.0, clip_high=4.0).ratio_cap == 5.0
+
+
 def test_cispo_has_no_lower_bound():
     terms, gradient = play("cispo", [0.01, 0.01], [2.0, -2.0])
     assert gradient.tolist() == pytest.approx([-0.02, 0.02], rel=1e-5)

@@ -33,6 +33,7 @@ from flowright.data.mixture import tasks_by_kind
 from flowright.environments.base import Environment, TaskSets, make_environment, prompt_encoder
 from flowright.grpo.objectives import choices_of, resolved
 from flowright.grpo.problems import is_scaffolded, problems_of, shown_prompts
+from flowright.grpo.teacher import check_teacher
 from flowright.policy.base_models import is_cached
 from flowright.policy.memory import shape_of
 from flowright.policy.model_folders import load_config, load_tokenizer
@@ -98,6 +99,8 @@ def inspect_run(config: Config, resume: bool = False) -> Findings:
     found.check("device", lambda: f"\n{' ' * 10}".join(look_at_device(config, demand)))
     if not config.section.samples_nothing(config):
         found.check("sampler", lambda: uvloop.run(check_samplers(config, with_adapter=True)))
+    if config.grpo.has_teacher:
+        found.check("teacher", lambda: uvloop.run(check_teacher(config, _tokenizer(config))))
     for what, inspect_run in environment.checks():
         found.check(what, lambda inspect_run=inspect_run: uvloop.run(_line(inspect_run)))
     found.plan.append(("settings", _settings(config)))

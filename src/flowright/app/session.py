@@ -57,6 +57,7 @@ from flowright.grpo.objectives import choices_of, resolved
 from flowright.grpo.pipeline import Pipeline
 from flowright.grpo.ranks import ONE, Follower, Ranks, Reporter, peers_of_passes
 from flowright.grpo.selfcheck import check_adapter, check_sampler, check_sharing
+from flowright.grpo.teacher import Teacher, open_teacher
 from flowright.grpo.trainer import Trainer
 from flowright.llm.counters import Counters, metrics_since
 from flowright.policy.head import ScalarHead
@@ -160,13 +161,15 @@ async def _run(start: Start, run: RunDirectory | Follower, console: Console, ran
         await opened.enter_async_context(environment.open([*tasks.train, *tasks.val]))
         start, policy, text = await _prepare_policy(start, console, ranks, sampled=True)
         config, tasks = start.config, start.tasks
+        teacher = await opened.enter_async_context(open_teacher(config, policy))
         samplers = open_samplers(config, policy, ranks=ranks)
         sampler, before = await opened.enter_async_context(samplers)
-        owners = partial(_counters, environment, sampler, before)
+        askers = [sampler, before, *([teacher] if teacher else [])]
+        owners = partial(_counters, environment, *askers)
         with ExitStack() as stack:
             reporter = await _reporter(stack, start, run, policy, console, ranks, text)
             trainer = make_trainer(
-                config, run, reporter, environment, tasks, policy, sampler, ranks, text
+                config, run, reporter, environment, tasks, policy, sampler, ranks, text, teacher
             )
             async with show_outages(owners, reporter.say):
                 step = await trainer.train(start.resume)
@@ -292,8 +295,10 @@ def make_trainer(
     sampler: Sampler,
     ranks: Ranks = ONE,
     text: HeldOutText | None = None,
+    teacher: Teacher | None = None,
 ) -> Trainer:
     """Put together the trainer of a run that samples."""
+    assert config.grpo.has_teacher == (teacher is not None)
     sampled = config.policy
     learner = Learner(
         policy, config.grpo, sampled.temperature, config.seed, ranks, top_p=sampled.top_p
@@ -303,7 +308,7 @@ def make_trainer(
     fits = partial(fitting, tokenizer=policy.tokenizer, max_tokens=longest)
     texts = TokenTexts(policy.tokenizer, policy.end_ids) if config.run.keep_logprobs else None
     pipeline = Pipeline(
-        config, sampler, environment, evaluator.encode, fits, tasks.train, ranks, texts
+        config, sampler, environment, evaluator.encode, fits, tasks.train, ranks, texts, teacher
     )
     held_out = Mixture(tasks.val, config.seed).distinct(config.evaluation.problems)
     saves = Saves(config, run, policy, learner, pipeline, reporter, ranks)
@@ -377,9 +382,9 @@ async def run_evaluation(evaluation: Evaluation, console: Console) -> Comparison
             )
 
 
-def _counters(environment: Environment, *samplers: Sampler) -> list[Counters]:
+def _counters(environment: Environment, *askers: Sampler | Teacher) -> list[Counters]:
     """Return the counters of all requests to servers."""
-    return [*environment.counters(), *(c for sampler in samplers for c in sampler.counters)]
+    return [*environment.counters(), *(c for asker in askers for c in asker.counters)]
 
 
 def _check(policy: Policy, config: Config, sampled: bool = True) -> None:

@@ -1,5 +1,6 @@
 """The keys of `grpo`, `pipeline` and `ray`: the update, and the processes that share it."""
 
+from math import isclose
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
@@ -11,6 +12,7 @@ from flowright.config.section import (
     Positive,
     PositiveFloat,
     Section,
+    ServersSection,
 )
 from flowright.core.plugins import Names
 
@@ -47,6 +49,18 @@ class PairsSection(Section):
     """Davidson's weight of a tie; 0 counts a tie as half a win for either."""
 
 
+class TeacherSection(ServersSection):
+    """On-policy distillation: a larger model scores the policy's tokens; see docs/learner.md."""
+
+    model: str | None = None
+    """Teacher, with the policy's tokenizer: the name that `base_urls` serve it under, or without
+    servers a folder or Hugging Face id that is loaded beside the policy. Default: none."""
+    weight: PositiveFloat = 1.0
+    """Weight of log p_teacher - log p in a token's advantage."""
+    reward_weight: NonNegativeFloat = 1.0
+    """Weight of the rewards' advantages; 0 distils alone, for which no sample needs a reward."""
+
+
 class GrpoSection(Section):
     """A training step and its update."""
 
@@ -73,7 +87,9 @@ class GrpoSection(Section):
     for `cispo`, `sapo` and `kl_cov`."""
     clip_high: PositiveFloat | None = None
     """Upper clip of the ratio, 1 + clip_high. Default: 0.2; 0.28 for `dapo`, 4e-4 for `gspo`, 0.49
-    for `gmpo`, 4 for `cispo` (TRL's `epsilon_high` 5); none for `sapo` and `kl_cov`."""
+    for `gmpo`, 4 for `cispo`; none for `sapo` and `kl_cov`."""
+    ratio_cap: PositiveFloat | None = None
+    """Largest ratio of `cispo`, as TRL's `epsilon_high`, instead of 1 + `clip_high`."""
     dual_clip: Annotated[float, Field(gt=1)] | None = 3.0
     """Largest ratio where the advantage is negative; null for none. `cispo`, `gmpo`, `sapo` and
     `kl_cov` ignore it."""
@@ -104,6 +120,7 @@ class GrpoSection(Section):
     off_policy_cap: float = Field(default=2.0, ge=1)
     """Largest weight of `off_policy`."""
     pairs: PairsSection = PairsSection()
+    teacher: TeacherSection = TeacherSection()
     overlong: Literal["keep", "soft", "filter"] = "keep"
     """Completions cut at their token limit: `filter` drops them from the loss; `soft` lowers the
     reward over the last `overlong_buffer` tokens."""
@@ -139,6 +156,16 @@ class GrpoSection(Section):
         return self.kl_estimator or ("k1" if self.kl_in == "reward" else "k3_weighted")
 
     @property
+    def has_teacher(self) -> bool:
+        """True for on-policy distillation."""
+        return self.teacher.model is not None
+
+    @property
+    def needs_rewards(self) -> bool:
+        """False where a teacher alone trains."""
+        return not self.has_teacher or self.teacher.reward_weight > 0
+
+    @property
     def trains_all(self) -> bool:
         """True where groups without a signal train, by their KL or their entropy."""
         weight = max(self.kl_coefficient, self.entropy_coefficient)
@@ -154,6 +181,24 @@ class GrpoSection(Section):
                 else "in the loss it has no gradient on average; give k3_weighted, or kl_in: reward"
             )
             raise ValueError(f"kl_estimator: {name}: {why}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_ratio_cap(self) -> "GrpoSection":
+        cap, high = self.ratio_cap, self.clip_high
+        if cap is not None and self.loss in OBJECTIVES and self.loss != "cispo":
+            raise ValueError(f"ratio_cap: only cispo caps its ratio; {self.loss} has clip_high")
+        if cap is not None and high is not None and not isclose(cap, 1 + high):
+            raise ValueError(f"ratio_cap: {cap:g} and clip_high: {high:g}; give one of the two")
+        return self
+
+    @model_validator(mode="after")
+    def _check_rounds_have_rewards(self) -> "GrpoSection":
+        if self.resample_rounds and not self.needs_rewards:
+            raise ValueError(
+                "resample_rounds: with teacher.reward_weight 0 every group has a signal; leave it "
+                "out"
+            )
         return self
 
     def on(self, behind: bool, longest: int) -> "GrpoSection":

@@ -12,9 +12,8 @@ from flowright.config.section import (
     NonNegativeFloat,
     Positive,
     PositiveFloat,
-    Seconds,
     Section,
-    check_address,
+    ServersSection,
 )
 
 
@@ -130,15 +129,11 @@ class TinySection(Section):
     """Seed of the draws and of the weights."""
 
 
-class VllmSection(Section):
+class VllmSection(ServersSection):
     """vLLM servers that sample from the policy; see docs/running_on_gpus.md."""
 
-    base_urls: tuple[str, ...] = ("http://localhost:8003/v1",)
+    base_urls: tuple[str, ...] = Field(default=("http://localhost:8003/v1",), min_length=1)
     """Addresses up to and with `/v1`, one per server process."""
-    api_key: str = Field(default="sk-none", exclude=True)  # kept out of config.json
-    """Key of all servers; better `${NAME}`."""
-    no_proxy: str | None = None
-    """Hosts reached without the proxy."""
     model_name: str | None = None
     """Name of the base model on the servers. Default: `strategy_model`."""
     adapter_dir: Path | None = None
@@ -146,26 +141,8 @@ class VllmSection(Section):
     directory."""
     max_loras: int = Field(default=2, ge=2)
     """Adapters kept on a server."""
-    max_concurrency: Positive = 256
-    """Requests in flight, over all servers."""
-    request_seconds: Seconds = 600.0
-    """Timeout of an attempt."""
-    attempts: Positive = 5
-    """Attempts per request."""
-    backoff_seconds: Seconds = 0.5
-    """First pause between attempts; doubles."""
-    wait_seconds: NonNegativeFloat = 600.0
-    """Seconds a request waits for a usable server before the run pauses."""
     tolerance: PositiveFloat = 0.1
     """Largest mean difference (nats per token) of log-probabilities between server and learner."""
-
-    @field_validator("base_urls")
-    @classmethod
-    def _check_addresses(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
-        found = tuple(check_address(url).rstrip("/") for url in urls)
-        if not found or len({*found}) < len(found):
-            raise ValueError(f"different URLs such as http://localhost:8003/v1, not {list(found)}")
-        return found
 
 
 class PolicySection(Section):

@@ -65,6 +65,35 @@ class Section(BaseModel):
         return value
 
 
+class ServersSection(Section):
+    """vLLM servers of one model, asked by token ids."""
+
+    base_urls: tuple[str, ...] = ()
+    """Addresses up to and with `/v1`, one per server process."""
+    api_key: str = Field(default="sk-none", exclude=True)  # kept out of config.json
+    """Key of all servers; better `${NAME}`."""
+    no_proxy: str | None = None
+    """Hosts reached without the proxy."""
+    max_concurrency: Positive = 256
+    """Requests in flight, over all servers."""
+    request_seconds: Seconds = 600.0
+    """Timeout of an attempt."""
+    attempts: Positive = 5
+    """Attempts per request."""
+    backoff_seconds: Seconds = 0.5
+    """First pause between attempts; doubles."""
+    wait_seconds: NonNegativeFloat = 600.0
+    """Seconds a request waits for a usable server before it is given up."""
+
+    @field_validator("base_urls")
+    @classmethod
+    def _check_addresses(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+        found = tuple(check_address(url).rstrip("/") for url in urls)
+        if len({*found}) < len(found):
+            raise ValueError(f"different URLs such as http://localhost:8003/v1, not {list(found)}")
+        return found
+
+
 def check_files_are_read(
     data: str, train_files: Sequence[object], val_files: Sequence[object]
 ) -> None:

@@ -26,6 +26,9 @@ class GroupAdvantages:
     values: tuple[float, ...]
     signal: Signal
 
+    def times(self, weight: float) -> "GroupAdvantages":
+        return GroupAdvantages(tuple(weight * value for value in self.values), self.signal)
+
 
 Rewards = Sequence[Sequence[float]]
 """Scored rewards, group by group."""

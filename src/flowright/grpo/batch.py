@@ -7,7 +7,7 @@ comparison (:mod:`flowright.grpo.selfcheck`).
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 import torch
@@ -23,6 +23,9 @@ from flowright.policy.model import Policy
 from flowright.policy.prefix.tree import chunks
 from flowright.policy.sampling import Prompt, Sample
 
+Logprobs = Sequence[float]
+"""Log-probabilities of a sample's tokens."""
+
 Place = tuple[int, int]
 """A sample's task and its attempt, both by number in the batch."""
 
@@ -33,12 +36,30 @@ class Batch:
 
     Attempts at one form of a task have the same prompt and follow each other; that prompt is
     trained on. ``shown_P_G``: the prompts they were sampled from, None without scaffolds.
+    ``teacher_P_G``: the teacher's log-probabilities, or the reason of its failure; empty without a
+    teacher.
     """
 
     prompts_P_G: list[list[Prompt]]
     shown_P_G: list[list[ShownPrompt | None]]
     samples_P_G: list[list[Sample]]
     rollouts_P_G: list[list[Rollout]]
+    teacher_P_G: list[list[Logprobs | str]] = field(default_factory=list)
+
+    @property
+    def untaught(self) -> list[str]:
+        """Reasons of the teacher's failures, one for each sample that it did not score."""
+        return [one for group in self.teacher_P_G for one in group if isinstance(one, str)]
+
+    def logprobs_of_teacher(self, p: int, g: int) -> Logprobs | None:
+        found = self.teacher_P_G[p][g] if self.teacher_P_G else None
+        return None if isinstance(found, str) else found
+
+    def can_train(self, p: int, g: int, needs_rewards: bool) -> bool:
+        """Return whether a sample has all scores that it trains by (law 1)."""
+        if self.teacher_P_G and self.logprobs_of_teacher(p, g) is None:
+            return False
+        return not needs_rewards or self.rollouts_P_G[p][g].reward.value is not None
 
     @property
     def rollouts(self) -> list[Rollout]:
@@ -70,6 +91,7 @@ class Batch:
             self.shown_P_G + more.shown_P_G,
             self.samples_P_G + more.samples_P_G,
             self.rollouts_P_G + more.rollouts_P_G,
+            self.teacher_P_G + more.teacher_P_G,
         )
 
 
@@ -84,6 +106,7 @@ def whole(shares: Sequence[Batch]) -> Batch:
         interleaved([share.shown_P_G for share in shares]),
         interleaved([share.samples_P_G for share in shares]),
         interleaved([share.rollouts_P_G for share in shares]),
+        interleaved([share.teacher_P_G for share in shares]),
     )
 
 
@@ -129,6 +152,7 @@ class Trained:
     A sample of fixed data has no log-probabilities, and its advantage is its weight. ``learned``
     marks the tokens that train, None: all. ``scaffolded``: drawn from another prompt than the one
     it trains on (:mod:`flowright.grpo.problems`). ``place``: its place in the batch, if any.
+    ``teacher_logprobs``: of the teacher, at temperature 1, None without one.
     """
 
     token_ids: Sequence[int]
@@ -137,6 +161,7 @@ class Trained:
     learned: Sequence[bool] | None = None
     scaffolded: bool = False
     place: Place | None = None
+    teacher_logprobs: Logprobs | None = None
 
     @property
     def count(self) -> int:
@@ -179,13 +204,15 @@ class Requested:
         return max(1, min(most, trained // max(1, self.groups // most)))
 
 
-def requested(batch: Batch, groups: Sequence[Group], prompts: int) -> Requested:
+def requested(
+    batch: Batch, groups: Sequence[Group], prompts: int, needs_rewards: bool = True
+) -> Requested:
     """Return the whole of a step of ``prompts`` prompts whose ``batch`` gave these groups."""
     scored = Counter(
         len(sample.token_ids)
-        for samples_G, rollouts_G in zip(batch.samples_P_G, batch.rollouts_P_G, strict=True)
-        for sample, rollout in zip(samples_G, rollouts_G, strict=True)
-        if rollout.reward.value is not None
+        for p, samples_G in enumerate(batch.samples_P_G)
+        for g, sample in enumerate(samples_G)
+        if batch.can_train(p, g, needs_rewards)
     )
     scored.subtract(len(sample.token_ids) for group in groups for sample in group.samples)
     drawn = sum(1 for _ in _forms(batch))
@@ -223,7 +250,10 @@ def whole_groups(batch: Batch) -> list[Group]:
 
 def _trained(batch: Batch, p: int, g: int, advantage: float) -> Trained:
     sample, scaffolded = batch.samples_P_G[p][g], is_scaffolded(batch.shown_P_G[p][g])
-    return Trained(sample.token_ids, sample.logprobs, advantage, None, scaffolded, (p, g))
+    of_teacher = batch.logprobs_of_teacher(p, g)
+    return Trained(
+        sample.token_ids, sample.logprobs, advantage, None, scaffolded, (p, g), of_teacher
+    )
 
 
 def trained_groups(
@@ -231,22 +261,23 @@ def trained_groups(
     advantages_P: Sequence[GroupAdvantages],
     filter_overlong: bool = False,
     trains_all: bool = False,
+    needs_rewards: bool = True,
 ) -> list[Group]:
     """Return a group for each form of the tasks with a signal, or of ``trains_all`` tasks, without
-    unscored samples.
+    unscored samples. A teacher is a signal of every group.
 
     ``filter_overlong`` also leaves out completions cut at the token limit (DAPO's overlong
     filtering, arXiv 2503.14476, section 3.4).
     """
     groups = []
     for p, prompt, attempts in _forms(batch):
-        has_signal = advantages_P[p].signal == "ok"
+        has_signal = bool(batch.teacher_P_G) or advantages_P[p].signal == "ok"
         if not (has_signal or trains_all):
             continue
         kept = [
             _trained(batch, p, g, advantages_P[p].values[g])
             for g in attempts
-            if batch.rollouts_P_G[p][g].reward.value is not None
+            if batch.can_train(p, g, needs_rewards)
             and not (filter_overlong and batch.samples_P_G[p][g].finish_reason == "length")
         ]
         if kept:

@@ -35,7 +35,13 @@ from flowright.grpo.objectives import (
     pairs_of,
 )
 from flowright.grpo.ranks import ONE, Ranks, interleaved
-from flowright.grpo.step_record import StepSums, fixed_data_metrics, step_norms, update_metrics
+from flowright.grpo.step_record import (
+    StepSums,
+    fixed_data_metrics,
+    step_norms,
+    teacher_metrics,
+    update_metrics,
+)
 from flowright.grpo.tables import SCHEDULES
 from flowright.policy.layout import to_device
 from flowright.policy.model import Policy, recomputing
@@ -200,7 +206,8 @@ class Learner:
         if self._choices.objective.fixed_data:
             return fixed_data_metrics(sums_M, epoch)
         weighted = self._choices.correction.weights is not None
-        return update_metrics(sums_M, epoch, self._kl_in_loss, weighted, self._cuts)
+        found = update_metrics(sums_M, epoch, self._kl_in_loss, weighted, self._cuts)
+        return found | (teacher_metrics(sums_M, epoch) if self._section.has_teacher else {})
 
     @property
     def _kl_in_loss(self) -> bool:
@@ -252,12 +259,9 @@ class Learner:
         """Return the minibatch with the log-probs before its steps, and with the tokens that are
         selected among all ranks' in groups with a signal."""
         found = measured(self._policy, made.groups, self._section, self._temperature)
-        advantages = [sample.advantage for sample in made.samples]
         rows = [
-            torch.stack(
-                [logprobs_T.cpu(), entropy_T.cpu(), torch.full(logprobs_T.shape, advantage)]
-            )
-            for (logprobs_T, entropy_T), advantage in zip(found, advantages, strict=True)
+            torch.stack([logprobs_T, entropy_T, self._advantages([sample], logprobs_T)]).cpu()
+            for (logprobs_T, entropy_T), sample in zip(found, made.samples, strict=True)
         ]
         each = iter(rows)
         mine_P = [
@@ -415,7 +419,6 @@ class Learner:
         section, device = self._section, hidden_N.device
         lengths = torch.tensor([sample.count for sample in chunk])
         sample_N = to_device(torch.arange(len(chunk)).repeat_interleave(lengths), device)
-        advantages_S = torch.tensor([sample.advantage for sample in chunk], dtype=torch.float32)
         logprobs_N, entropy_N = sample_logprobs(
             self._policy, hidden_N, chunk, self._temperature, section.entropy_coefficient != 0
         )
@@ -433,7 +436,7 @@ class Learner:
             scaffolded_N = to_device(scaffolded_S, device)[sample_N]
             sums.add("scaffold_tokens", int(lengths[scaffolded_S].sum()))
         old_N = self._old(minibatch, numbers, logprobs_N.detach(), sampled_N)
-        advantages_N = to_device(advantages_S, device)[sample_N]
+        advantages_N = self._advantages(chunk, logprobs_N.detach())
         choices = self._choices
         bounds = choices.clip_low, choices.clip_high, section.dual_clip
         selected_N = learned_N = None
@@ -466,6 +469,8 @@ class Learner:
             total_N = total_N - minibatch.regular * section.entropy_coefficient * entropy_N
         weights_S = to_device(minibatch.weights_S[numbers], device)
         loss = (weights_S[sample_N] * total_N).sum()
+        if self._section.has_teacher:
+            sums.add("teacher_kl", _lead(chunk, logprobs_N.detach()).sum())
         sums.add("tokens", logprobs_N.numel())
         sums.add("entropy", entropy_N.detach().sum())
         silent_S = torch.tensor([minibatch.silent[number] for number in numbers])
@@ -478,6 +483,20 @@ class Learner:
         sums.add("policy", (weights_S[sample_N] * policy_N).sum())
         sums.add("loss", loss.detach())
         return loss
+
+    def _advantages(self, chunk: Sequence[Trained], logprobs_N: Tensor) -> Tensor:
+        """Return the tokens' advantages: their sample's, minus the weighted lead over the teacher.
+
+        The gradient of E[-A log p] with A = log p_teacher - log p of the moment, held fixed, is
+        that of KL(policy || teacher) at each token, given the tokens before it; that a token
+        changes what follows is left out, as a reward that only its own token is credited with
+        (discount 0). One-sample estimate k1, as in K. Lu et al., "On-Policy Distillation", 2025."""
+        lengths = torch.tensor([sample.count for sample in chunk])
+        advantages_S = torch.tensor([sample.advantage for sample in chunk], dtype=torch.float32)
+        advantages_N = to_device(advantages_S.repeat_interleave(lengths), logprobs_N.device)
+        if not self._section.has_teacher:
+            return advantages_N
+        return advantages_N - self._section.teacher.weight * _lead(chunk, logprobs_N)
 
     def _old(
         self, minibatch: Minibatch, numbers: Sequence[int], now_N: Tensor, sampled_N: Tensor
@@ -492,6 +511,12 @@ class Learner:
                 for number, sample, now, sampled in parts
             ]
         )
+
+
+def _lead(chunk: Sequence[Trained], logprobs_N: Tensor) -> Tensor:
+    """log p - log p_teacher of the samples' tokens [N]."""
+    taught = [value for sample in chunk for value in sample.teacher_logprobs or ()]
+    return logprobs_N - to_device(torch.tensor(taught, dtype=torch.float32), logprobs_N.device)
 
 
 def clipped_step(optimizer: torch.optim.Optimizer, max_norm: float) -> float:

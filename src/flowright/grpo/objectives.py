@@ -125,7 +125,7 @@ def clipped_by_sample(tokens: Tokens) -> Terms:
 
 def capped(tokens: Tokens) -> Terms:
     """-stop_gradient(min(r, 1 + clip_high)) A log p (CISPO, arXiv 2506.13585, equation 4; no lower
-    bound, as published)."""
+    bound, as published). ``grpo.ratio_cap`` is that bound itself."""
     ratio_N, cap = tokens.log_ratio_N.detach().exp(), 1 + tokens.clip_high
     capped_N = ratio_N.clamp(max=cap)
     return Terms(-capped_N * tokens.advantages_N * tokens.logprobs_N, ratio_N > cap)
@@ -442,13 +442,16 @@ def choices_of(section: GrpoSection) -> Choices:
     correction = _loaded(CORRECTIONS, section.off_policy or "ratio", Correction)
     if isinstance(objective, Objective) and objective.by_sample:
         correction = correction.by_sample or correction
-    kl = KL_ESTIMATORS.load(section.divergence)
+    if section.has_teacher and objective.fixed_data:
+        raise ConfigError(f"grpo.teacher: {section.loss} samples nothing that it could score")
+    kl, cap = KL_ESTIMATORS.load(section.divergence), section.ratio_cap
+    high = section.clip_high if cap is None else cap - 1
     return Choices(
         objective,
         correction,
         kl if isinstance(kl, Divergence) else Divergence(kl),
         objective.clip_low if section.clip_low is None else section.clip_low,
-        objective.clip_high if section.clip_high is None else section.clip_high,
+        objective.clip_high if high is None else high,
     )
 
 

@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -25,6 +25,7 @@ from flowright.grpo.advantages import GroupAdvantages, group_advantages, signals
 from flowright.grpo.batch import (
     Batch,
     Group,
+    Logprobs,
     Place,
     Requested,
     penalised,
@@ -38,6 +39,7 @@ from flowright.grpo.learner import Learner
 from flowright.grpo.problems import BatchTask, Fitting, draw_samples, problems_of, shown_prompts
 from flowright.grpo.ranks import ONE, Ranks
 from flowright.grpo.step_record import batch_metrics, rollout_records, sample_texts
+from flowright.grpo.teacher import Teacher
 from flowright.llm.counters import metrics_since
 from flowright.policy.model_thread import on_model_thread
 from flowright.policy.sampling import Prompt, Sample, Sampler, Sampling, TokenTexts
@@ -145,7 +147,8 @@ class BatchSource:
 class Pipeline(BatchSource):
     """Samples and rolls out this rank's share of a run's batches. ``encode`` makes a task's own
     prompt, ``fitting`` those of its scaffolds. ``texts``: the texts of tokens, where records keep
-    log-probabilities."""
+    log-probabilities. ``teacher``: that of a distillation, which scores samples while they are
+    rolled out."""
 
     def __init__(
         self,
@@ -157,6 +160,7 @@ class Pipeline(BatchSource):
         tasks: Sequence[Task],
         ranks: Ranks = ONE,
         texts: TokenTexts | None = None,
+        teacher: Teacher | None = None,
     ) -> None:
         super().__init__(environment, tasks)
         self._config = config
@@ -165,6 +169,7 @@ class Pipeline(BatchSource):
         self._encode = encode
         self._fitting = fitting
         self._texts = texts
+        self._teacher = teacher
         self._mixture = Mixture(tasks, config.seed)
         self._spare = Mixture(tasks, f"{config.seed}/resampled")
         self._batches: dict[int, _Started] = {}
@@ -177,17 +182,21 @@ class Pipeline(BatchSource):
         train. Raises RunPaused where the rollouts of any rank do."""
         grpo, environment = self._config.grpo, self.environment
         batch = await self._roll_out(step, learner, enter)
+        check_taught(step, batch, grpo.max_unscored)
         advantages_P = group_advantages(
             batch.task_rewards_P_G,
             grpo.advantage_scale,
             batch.penalties_P_G,
             batch.divergences_P_G if grpo.trains_all else None,
         )
-        groups = trained_groups(batch, advantages_P, grpo.overlong == "filter", grpo.trains_all)
+        if grpo.has_teacher:
+            advantages_P = [found.times(grpo.teacher.reward_weight) for found in advantages_P]
+        filters, rewarded = grpo.overlong == "filter", grpo.needs_rewards
+        groups = trained_groups(batch, advantages_P, filters, grpo.trains_all, rewarded)
         return StepBatch(
             groups,
             partial(self._metrics, batch, advantages_P, step),
-            requested(batch, groups, grpo.prompts_per_step),
+            requested(batch, groups, grpo.prompts_per_step, rewarded),
             batch.rollouts,
             rollout_records(environment, batch, advantages_P, step, self._texts),
             sample_texts(environment, batch.rollouts),
@@ -239,6 +248,8 @@ class Pipeline(BatchSource):
         if self._config.grpo.resample_rounds:
             more = len(batch.rollouts_P_G) - self._config.grpo.prompts_per_step
             metrics["reward/resampled_groups"] = float(more)
+        if batch.teacher_P_G:
+            metrics["teacher/failed"] = len(batch.untaught) / len(batch.rollouts)
         if self._dropped:
             metrics["pipeline/dropped_on_resume"] = float(self._dropped)
             self._dropped = 0
@@ -249,7 +260,9 @@ class Pipeline(BatchSource):
         return self._sampler.metrics
 
     def requests(self) -> dict[str, float]:
-        return metrics_since([*self.environment.counters(), *self._sampler.counters])
+        of_teacher = self._teacher.counters if self._teacher else ()
+        owners = [*self.environment.counters(), *self._sampler.counters, *of_teacher]
+        return metrics_since(owners)
 
     async def _run_ahead(self, step: int) -> None:
         """Sample what may be sampled before the update of ``step``, and begin its rollouts."""
@@ -394,16 +407,43 @@ class Pipeline(BatchSource):
     ) -> Batch:
         prefix = f"{self._config.seed}/{key}"
         pairs = list(zip(problems_P, samples_P_G, strict=True))
-        rollouts_P_G = await self.environment.rollout(
-            [
-                problem.completions(samples_G, f"{prefix}/{problem.place}")
-                for problem, samples_G in pairs
-            ]
-        )
+        prompts_P_G = [problem.prompts(len(some)) for problem, some in pairs]
+        shown_P_G = [problem.shown(len(some)) for problem, some in pairs]
+        sampled = Batch(prompts_P_G, shown_P_G, samples_P_G, [])
+        teaching = asyncio.create_task(self._taught(sampled))
+        try:
+            rollouts_P_G = await self.environment.rollout(
+                [
+                    problem.completions(samples_G, f"{prefix}/{problem.place}")
+                    for problem, samples_G in pairs
+                ]
+            )
+            teacher_P_G = await teaching
+        finally:
+            teaching.cancel()
         rollouts_P_G = [
             problem.with_cut_prompts(self.environment, some)
             for problem, some in zip(problems_P, rollouts_P_G, strict=True)
         ]
-        prompts_P_G = [problem.prompts(len(some)) for problem, some in pairs]
-        shown_P_G = [problem.shown(len(some)) for problem, some in pairs]
-        return Batch(prompts_P_G, shown_P_G, samples_P_G, rollouts_P_G)
+        return replace(sampled, rollouts_P_G=rollouts_P_G, teacher_P_G=teacher_P_G)
+
+    async def _taught(self, sampled: Batch) -> list[list[Logprobs | str]]:
+        """The teacher's log-probabilities of all samples behind the prompts that they train on."""
+        if self._teacher is None:
+            return []
+        began = time.perf_counter()
+        found = iter(await self._teacher.score(whole_groups(sampled)))
+        took = time.perf_counter() - began
+        self._seconds["time/teacher"] = self._seconds.get("time/teacher", 0.0) + took
+        return [[next(found) for _ in group] for group in sampled.samples_P_G]
+
+
+def check_taught(step: int, batch: Batch, limit: float) -> None:
+    """Raise RunPaused where the teacher failed on more than ``limit`` of the samples."""
+    failed = batch.untaught
+    if len(failed) > limit * len(batch.rollouts):
+        raise RunPaused(
+            f"step {step}: the teacher did not score {len(failed)} of {len(batch.rollouts)} "
+            f"samples (limit {limit:.0%}), so nothing was trained on; mend the cause and --resume",
+            *(f"  {reason[:200]}" for reason in sorted(set(failed))[:5]),
+        )

@@ -13,7 +13,7 @@ from flowright.environments.base import Environment
 from flowright.environments.rollout import Completion, Rollout
 from flowright.llm.chat import Message
 from flowright.policy.sampling import Prompt, Sample, Sampler, Sampling
-from flowright.policy.vllm.server import all_of
+from flowright.policy.vllm.fleet import all_of
 
 FORM_STRIDE = 1 << 20
 """Distance between a task's forms among the draws of a batch: more than a batch has tasks."""

@@ -217,7 +217,7 @@ class StepSums:
         *("clipped_low", "clipped_high", "clipped_dual"),
         *("pairs", "decided", "right", "score", "lead"),
         *("scaffold_tokens", "scaffold_log_ratio", "scaffold_weight", "scaffold_capped"),
-        "scaffold_nucleus",
+        *("scaffold_nucleus", "teacher_kl"),
     )
 
     def __init__(self, device: torch.device) -> None:
@@ -316,6 +316,13 @@ def update_metrics(
         metrics |= _apart("off_policy_weight", "scaffold_weight", met, "weight")
         metrics |= _apart("off_policy_capped_frac", "scaffold_capped_frac", met, "capped")
     return metrics
+
+
+def teacher_metrics(sums_M: Tensor, epoch: int) -> dict[str, float]:
+    """Return the mean of log p - log p_teacher over the tokens of the first pass, which estimates
+    KL(policy || teacher) of a token."""
+    met = dict(zip(StepSums.NAMES, sums_M[:epoch].sum(dim=0).tolist(), strict=True))
+    return {"teacher/kl": met["teacher_kl"] / met["tokens"]}
 
 
 def _apart(bare: str, scaffolded: str, sums: Mapping[str, float], name: str) -> dict[str, float]:

@@ -132,7 +132,7 @@ class Trainer:
         to be trained on."""
         batch = await self.source.take(step, self.learner, self._stage)
         self._keep(step, batch)  # before the update, so that a run killed in it can be looked at
-        if batch.rollouts:
+        if batch.rollouts and self.config.grpo.needs_rewards:
             check_scored(step, batch.rollouts, self.config.grpo.max_unscored)
             if warning := check_agreement(step, batch.rollouts, self.config.judge):
                 self.reporter.say(warning)

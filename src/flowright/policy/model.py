@@ -143,10 +143,14 @@ def choose_device(section: PolicySection) -> torch.device:
 
 
 def load_policy(
-    path: str, section: PolicySection, seed: int, device: torch.device | None = None
+    path: str,
+    section: PolicySection,
+    seed: int,
+    device: torch.device | None = None,
+    key: str = "strategy_model",
 ) -> Policy:
     """Load the model of ``path`` (a folder or a Hugging Face id) for training, on ``device`` or
-    else the configured one.
+    else the configured one. ``key``: the configuration's, for messages.
 
     A fresh adapter changes nothing: the policy starts as the base model exactly. Raises ConfigError
     if the model cannot be loaded.
@@ -161,7 +165,7 @@ def load_policy(
     except (OSError, ValueError) as error:
         first = str(error).strip().splitlines()[0]
         raise ConfigError(
-            f"strategy_model: cannot load {path!r}: {first}; give a folder with config.json and "
+            f"{key}: cannot load {path!r}: {first}; give a folder with config.json and "
             "safetensors, or a Hugging Face id that this machine can reach"
         ) from error
     if section.quantised:

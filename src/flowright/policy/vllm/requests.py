@@ -10,7 +10,8 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from flowright.config.policy import MAX_LORA_RANKS, PolicySection
+from flowright.config.policy import MAX_LORA_RANKS
+from flowright.config.section import ServersSection
 from flowright.llm.client import model_cards, openai_ends
 from flowright.llm.transport import (
     Connection,
@@ -75,13 +76,22 @@ class Drawn:
 
 class Requests:
     """Requests to the server at ``url``, for one event loop. Each raises RequestError with a
-    remedy. ``lost`` is called if the server may have been restarted: earlier proofs are void."""
+    remedy, by the name of the configuration's section. ``lost`` is called if the server may have
+    been restarted: earlier proofs are void. ``rank``: of adapters, if it gets any."""
 
-    def __init__(self, url: str, section: PolicySection, lost: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        url: str,
+        servers: ServersSection,
+        lost: Callable[[], None] = lambda: None,
+        rank: int = 1,
+        section: str = SECTION,
+    ) -> None:
         self._url = url
-        self._vllm = section.vllm
-        self._rank = section.lora.rank
-        self._connection = Connection(url, section.vllm.no_proxy)
+        self._vllm = servers
+        self._rank = rank
+        self._section = section
+        self._connection = Connection(url, servers.no_proxy)
         self._lost = lost
 
     async def aclose(self) -> None:
@@ -97,14 +107,26 @@ class Requests:
             self._vllm.request_seconds,
         )
 
-    async def score(self, model: str, token_ids: Sequence[int]) -> Tensor:
+    async def score(
+        self, model: str, token_ids: Sequence[int], least: float | None = None
+    ) -> Tensor:
         """Return the log-probabilities of all tokens but the first, float64. vLLM computes them
-        anew, without its prefix cache, and at temperature 1 whatever the request has."""
+        anew, without its prefix cache, and at temperature 1 whatever the request has. ``least``
+        stands for lower ones, impossible tokens included."""
         body = _body(
             model, token_ids, temperature=1.0, top_p=1.0, prompt_logprobs=1, return_token_ids=True
         )
-        found = await self._complete(body, lambda c: read_scores(c, model, token_ids))
+        found = await self._complete(
+            body, lambda c: read_scores(c, model, token_ids, least), self._vllm.request_seconds
+        )
         return torch.tensor(found, dtype=torch.float64)
+
+    async def token_ids(self, model: str, text: str) -> list[int]:
+        """Return the server's tokens of a text, without any that it would add."""
+        body = _body(
+            model, text, temperature=1.0, top_p=1.0, add_special_tokens=False, return_token_ids=True
+        )
+        return await self._complete(body, lambda c: read_prompt_ids(c, model))
 
     async def alternatives(
         self, model: str, prompt: Sequence[int], temperature: float
@@ -129,10 +151,10 @@ class Requests:
             found = await misplaced(self._url, self._vllm.no_proxy, key, ends)
             if found is not None and model_cards(found[1]) is not None:
                 message = f"{self._url} answered 404 to /models, and {found[0]} serves"
-                remedy = f"put {found[0]} into policy.vllm.base_urls"
+                remedy = f"put {found[0]} into {self._section}.base_urls"
                 raise RequestError("http_404", f"{message}: {remedy}", final=True)
         if response.status != 200:
-            raise status_error(response, self._url, SECTION)
+            raise status_error(response, self._url, self._section)
         return self._read(response, read_models)
 
     async def takes_adapters(self) -> bool:
@@ -159,7 +181,7 @@ class Requests:
             message = f"{self._url}: {message_of(response)}"
             raise RequestError(FORGOTTEN, message, blames_server=False)
         if response.status != 200:
-            raise status_error(response, self._url, SECTION)
+            raise status_error(response, self._url, self._section)
         return self._read(response, read)
 
     async def _post(self, path: str, **fields: str) -> Response:
@@ -225,8 +247,9 @@ def draw_body(
     )
 
 
-def _body(model: str, prompt: Sequence[int], **fields: Any) -> bytes:
-    body = {"model": model, "prompt": list(prompt), "max_tokens": 1, **_PLAIN, **fields}
+def _body(model: str, prompt: str | Sequence[int], **fields: Any) -> bytes:
+    prompt = prompt if isinstance(prompt, str) else list(prompt)
+    body = {"model": model, "prompt": prompt, "max_tokens": 1, **_PLAIN, **fields}
     return json.dumps(body, separators=(",", ":")).encode()
 
 
@@ -256,7 +279,9 @@ def read_drawn(
     return Drawn(ids, checked, "length")
 
 
-def read_scores(content: bytes, model: str, token_ids: Sequence[int]) -> list[float]:
+def read_scores(
+    content: bytes, model: str, token_ids: Sequence[int], least: float | None = None
+) -> list[float]:
     """Read ``model``'s log-probabilities of all tokens but the first. Raises BadReply."""
     rows = _choice(content, model, token_ids).get("prompt_logprobs")
     if not isinstance(rows, list) or len(rows) != len(token_ids):
@@ -264,8 +289,16 @@ def read_scores(content: bytes, model: str, token_ids: Sequence[int]) -> list[fl
     found = []
     for token, row in zip(token_ids[1:], rows[1:], strict=True):
         entry = row.get(str(token)) if isinstance(row, dict) else None
-        found.append(_logprob(entry.get("logprob") if isinstance(entry, dict) else None))
+        found.append(_logprob(entry.get("logprob") if isinstance(entry, dict) else None, least))
     return found
+
+
+def read_prompt_ids(content: bytes, model: str) -> list[int]:
+    """Read the tokens of a prompt. Raises BadReply."""
+    ids = _choice(content, model).get("prompt_token_ids")
+    if not isinstance(ids, list):
+        raise BadReply("no prompt_token_ids; it takes a vLLM of requirements-vllm.txt")
+    return ids
 
 
 def read_alternatives(content: bytes, model: str) -> list[float]:
@@ -323,10 +356,12 @@ def _token_ids(choice: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(ids)
 
 
-def _logprob(value: object) -> float:
+def _logprob(value: object, least: float | None = None) -> float:
     """Check the logarithm of a probability; rounding may put a certain token's slightly above 0."""
     if not isinstance(value, int | float) or not math.isfinite(value):
         raise BadReply(f"a log-probability is {value!r}")
+    if least is not None:
+        value = max(value, least)
     if not IMPOSSIBLE < value < 1e-3:
         raise BadReply(f"a log-probability is {value:g}; --logprobs-mode gives logits?")
     return float(value)

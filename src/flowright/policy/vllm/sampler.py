@@ -23,6 +23,7 @@ from flowright.llm.counters import Counters
 from flowright.llm.transport import CONNECT_SECONDS
 from flowright.policy.model import Policy
 from flowright.policy.sampling import Sample, Sampling
+from flowright.policy.vllm.fleet import all_of
 from flowright.policy.vllm.proof import (
     Known,
     Probe,
@@ -32,7 +33,7 @@ from flowright.policy.vllm.proof import (
     trial_scores,
 )
 from flowright.policy.vllm.requests import Drawn
-from flowright.policy.vllm.server import ROLE, Fleet, PolicyServer, all_of
+from flowright.policy.vllm.server import ROLE, PolicyFleet, PolicyServer
 from flowright.runs.checkpoints import step_name
 
 
@@ -46,7 +47,7 @@ class VllmSampler:
         self._model = model
         self._folder = folder.absolute()
         self._max_loras = section.vllm.max_loras
-        self._fleet = Fleet(section, model)
+        self._fleet = PolicyFleet(section, model)
         self.counters: Sequence[Counters] = (self._fleet.counters,)
         self._texts = tuple(tuple(text) for text in probe_texts(policy))
         self._trial: Weights | None = None
@@ -91,7 +92,7 @@ class VllmSampler:
     ) -> list[list[Sample]]:
         """See :class:`flowright.policy.sampling.Sampler`: one request a completion, each with a
         seed of its own, from ``weights`` or else the version that is served when the call begins.
-        Raises RunPaused and RunError as :meth:`flowright.policy.vllm.server.Fleet.ask`."""
+        Raises RunPaused and RunError as :meth:`flowright.policy.vllm.fleet.Fleet.ask`."""
         if weights is None:
             if not self._kept:
                 raise RunError("policy.sampler: nothing was published yet; refresh comes first")

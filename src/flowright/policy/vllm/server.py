@@ -1,4 +1,4 @@
-"""vLLM servers: one that is made to serve an adapter and to prove it, and a fleet with retries.
+"""vLLM servers of the policy: one that is made to serve an adapter and to prove it, and all.
 
 A completion has no deadline but waits out a server's restart, and a server is sampled from only
 when it is ready, with an adapter proven.
@@ -7,21 +7,19 @@ when it is ready, with an adapter proven.
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from flowright.config.policy import PolicySection
 from flowright.core.checkout import here
-from flowright.core.errors import RunError, RunPaused, UserError
-from flowright.llm.counters import Counters
-from flowright.llm.retries import Balance, Lease, RetriedCall, Retries, RetryPolicy
+from flowright.core.errors import RunError
 from flowright.llm.transport import CONNECT_SECONDS, RequestError
 from flowright.policy.sampling import Sampling
+from flowright.policy.vllm.fleet import Fleet, all_of
 from flowright.policy.vllm.proof import (
     Evidence,
     Probe,
@@ -43,16 +41,9 @@ from flowright.policy.vllm.requests import (
     Requests,
 )
 
-T = TypeVar("T")
-
 ROLE = "policy"
 PROBE_DRAWS = 16  # tokens
 _SOME_PROMPT = (65, 66, 67, 68)  # ids of every vocabulary, for checks that need no particular text
-_LONGEST_PAUSE = 3.0  # seconds
-_RESTARTING = frozenset(
-    {"unreachable", "connection", "timeout", "http_429", "http_502", "http_503"}
-)
-"""Kinds of failure that pass when a server is back: they are waited out, not counted."""
 
 _RAW = (
     "its log-probabilities leave out policy.temperature and policy.top_p; start it with "
@@ -72,7 +63,7 @@ class PolicyServer:
         self.url = url
         self._model = model
         self._section = section
-        self._requests = Requests(url, section, self._forget)
+        self._requests = Requests(url, section.vllm, self._forget, section.lora.rank)
         self._proven: dict[str, Proof | None] = {}  # by name; None of the base model
         self._base: dict[int, Tensor] = {}  # scores of each text without an adapter
         self._evidence = Evidence()
@@ -277,29 +268,18 @@ def _check_card(cards: dict[str, ModelCard], weights: Weights) -> None:
         )
 
 
-class Fleet:
-    """The servers of ``section.vllm``, for one event loop. ``counters`` count :meth:`ask`, without
-    adapters and proofs."""
+class PolicyFleet(Fleet[PolicyServer]):
+    """The servers that sample from the policy. ``counters`` count :meth:`ask`, without adapters and
+    proofs."""
 
     def __init__(self, section: PolicySection, model: str) -> None:
-        vllm = section.vllm
-        self.servers = {url: PolicyServer(url, model, section) for url in vllm.base_urls}
-        self.counters = Counters(self.servers)
-        balance = Balance(tuple(self.servers), (vllm.api_key,))
-        self._retries = Retries(balance, vllm.max_concurrency)
-        self._policy = RetryPolicy(
-            attempts=vllm.attempts,
-            first_pause=vllm.backoff_seconds,
-            longest_pause=_LONGEST_PAUSE,
-            away=_RESTARTING,
-            away_seconds=vllm.wait_seconds,
-            ends_away=True,
-        )
+        urls = section.vllm.base_urls
+        servers = {url: PolicyServer(url, model, section) for url in urls}
+        super().__init__(servers, section.vllm, ROLE, SECTION, how_to_start())
         self._lost: set[str] = set()
 
-    async def aclose(self) -> None:
-        for server in self.servers.values():
-            await server.aclose()
+    def answered(self, url: str) -> None:
+        self._lost.discard(url)
 
     def proof_metrics(self, name: str) -> dict[str, float]:
         """Return the metrics of an adapter's proof, of several servers' the least certain one."""
@@ -309,26 +289,6 @@ class Fleet:
             return {}
         return min(proofs, key=lambda proof: (proof.decided, -proof.lacking)).metrics()
 
-    async def ask(self, key: str, work: Callable[[PolicyServer], Awaitable[T]]) -> T:
-        """Have the server with the fewest requests do the work, and another one if it fails.
-        ``key`` names the request; pauses are drawn from it.
-
-        Raises RunPaused if no server can be used for ``wait_seconds``, or ``attempts`` replies are
-        errors; RunError for what waiting does not mend.
-        """
-
-        async def attempt(lease: Lease) -> T:
-            server = self.servers[lease.server.url]
-            done = await work(server)
-            self._lost.discard(server.url)
-            return done
-
-        call = self._call(key)
-        try:
-            return await self._retries.run(call, attempt)
-        except RequestError as error:
-            raise _final_error(call, error, RunPaused) from None
-
     async def publish(self, weights: Weights, probe: Probe) -> None:
         """Have the servers serve these weights with proof. One is enough: another that restarts
         proves them before it samples.
@@ -336,7 +296,7 @@ class Fleet:
         Raises RunError if none does so within ``wait_seconds`` or ``attempts``, and at once if one
         serves something else.
         """
-        call = self._call(weights.name)
+        call = self.call(weights.name)
         while True:
             began = time.monotonic()
             near = [s for url, s in self.servers.items() if url not in self._lost]
@@ -352,11 +312,8 @@ class Fleet:
             call.attempts += 1
             pause = call.next_pause(errors[0])
             if pause is None:
-                raise _final_error(call, errors[0], RunError)
+                raise self.final_error(call, errors[0], RunError)
             await call.sleep(pause)
-
-    def _call(self, key: str) -> RetriedCall:
-        return RetriedCall(self._policy, key.encode(), self.counters.role(ROLE))
 
     async def _try_ready(
         self, server: PolicyServer, weights: Weights, probe: Probe
@@ -369,35 +326,9 @@ class Fleet:
             if error.final:
                 raise RunError(f"policy.vllm: {error.message}") from None
             return error
-        self._lost.discard(server.url)
+        self.answered(server.url)
         self.counters.role(ROLE).answered(server.url)
         return None
-
-
-def _final_error(call: RetriedCall, error: RequestError, kind: type[UserError]) -> UserError:
-    """Return the error of a call that ended like this: ``kind`` if waiting might have helped."""
-    if error.final:
-        return RunError(f"policy.vllm: {error.message}")
-    if error.kind in _RESTARTING:
-        return kind(
-            f"policy.vllm: no server could be used for {call.failing:.0f} s (wait_seconds); last: "
-            f"{error.message}; {how_to_start()}, then --resume"
-        )
-    kind = RunError if error.kind == BAD_REPLY else kind
-    return kind(
-        f"policy.vllm: given up after {call.counted} attempts; last: {error.message}; see the "
-        "server's log, then --resume"
-    )
-
-
-async def all_of(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run work concurrently and return its results; the first UserError ends the rest."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one) for one in work]
-    except* UserError as several:
-        raise several.exceptions[0] from None
-    return [task.result() for task in tasks]
 
 
 async def check_servers(
@@ -405,7 +336,7 @@ async def check_servers(
 ) -> list[str]:
     """Return the problems that keep the servers from being used, one line each. ``adapter``: see
     :meth:`PolicyServer.check`."""
-    fleet = Fleet(section, model)
+    fleet = PolicyFleet(section, model)
     try:
         found = await all_of(server.check(adapter) for server in fleet.servers.values())
     finally:
