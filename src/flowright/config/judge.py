@@ -24,6 +24,8 @@ ASK = Names(
 )
 COMBINE = Names("way to combine votes", ("majority", "mean", "median"))
 WORDING = Names("wording", ("standard",))
+MOST_LISTED = 26
+"""Most answers in one question of `judge.group.method: list`: a letter each."""
 
 
 class JudgeServiceSection(Section):
@@ -60,6 +62,19 @@ class AlarmSection(Section):
     """Steps of that mean."""
     action: Literal["warn", "stop"] = "warn"
     """`stop` saves the step and pauses the run."""
+
+
+class GroupSection(Section):
+    """Judge that ranks the answers of a group instead of judging each; see docs/judges.md."""
+
+    method: Literal["none", "round_robin", "swiss", "list"] = "none"
+    """Each answer by itself; all pairs; rounds of pairs with about the same score; or one question
+    about all answers."""
+    rounds: Positive = 3
+    """Rounds of `swiss`."""
+    orders: Positive = 2
+    """Orders in which `list` shows the answers; every second one is the reverse of the one
+    before."""
 
 
 class JudgeSection(Section):
@@ -137,6 +152,7 @@ class JudgeSection(Section):
     """Consecutive failures that open the circuit breaker; 0: never."""
     breaker_seconds: Seconds = 30.0
     """Seconds that it stays open."""
+    group: GroupSection = GroupSection()
     alarm: AlarmSection = AlarmSection()
     min_agreement: Fraction = 0.0
     """Least agreement with gold in a step; below it `low_agreement` applies."""
@@ -171,6 +187,24 @@ class JudgeSection(Section):
     def further_models(self) -> tuple[str, ...]:
         """Models beside the judge: its panel, and the one that rates samples."""
         return (*self.panel, *([self.meta] if self.meta else []))
+
+    @model_validator(mode="after")
+    def _check_group(self) -> "JudgeSection":
+        method = self.group.method
+        if method == "none":
+            return self
+        unfit = {
+            f"mode: {self.mode}": self.mode != "judge",
+            "service": self.service is not None,
+            f"ask: {self.ask}": self.ask != "true_false",
+            "low_agreement: rules": self.low_agreement == "rules",
+            "panel": method == "list" and bool(self.panel),
+            "samples": method == "list" and self.samples > 1,
+            "principles": method == "list" and self.principles,
+        }
+        if found := [key for key, is_unfit in unfit.items() if is_unfit]:
+            raise ValueError(f"{', '.join(found)}: leave out with group.method: {method}")
+        return self
 
     @model_validator(mode="after")
     def _check_aspects(self) -> "JudgeSection":

@@ -7,7 +7,12 @@ from typing import Annotated, ClassVar, Self, TypeVar
 from pydantic import Field, PrivateAttr, model_validator
 
 from flowright.config.grpo import OBJECTIVES, GrpoSection, PipelineSection, RaySection
-from flowright.config.judge import JudgeSection, JudgeServerSection, TrainedJudgeSection
+from flowright.config.judge import (
+    MOST_LISTED,
+    JudgeSection,
+    JudgeServerSection,
+    TrainedJudgeSection,
+)
 from flowright.config.llm import LlmSection, SimulatedSection
 from flowright.config.policy import SMOLLM2, TINY, PolicySection
 from flowright.config.run import PlanSection, RunSection
@@ -85,6 +90,10 @@ class EnvironmentSection(Section):
         """Return the names of all large models that the run asks: executor, judge, panel, meta."""
         judge = {config.judge_model} if config.judge_model is not None else set[str]()
         return frozenset({config.aflow_executor_model, *judge, *config.judge.further_models})
+
+    def compares_answers(self, config: "Config") -> bool:
+        """Return whether `judge.group` can rank a group's answers."""
+        return False
 
     def samples_nothing(self, config: "Config") -> bool:
         """Return whether the policy writes nothing, neither to train on nor to be measured by."""
@@ -171,6 +180,27 @@ class Config(Section):
     @model_validator(mode="after")
     def _check_environment_fits(self) -> "Config":
         self.section.check(self)
+        return self
+
+    @model_validator(mode="after")
+    def _check_group_can_be_ranked(self) -> "Config":
+        method, size = self.judge.group.method, self.grpo.group_size
+        if method == "none":
+            return self
+        if not self.section.compares_answers(self):
+            raise ValueError(
+                f"judge.group.method: {method} needs environment: workflow, or instructions with "
+                "reward: judge"
+            )
+        if self.reward.cost_weight:
+            raise ValueError(
+                "reward.cost_weight: ranks answers judged right, and judge.group calls none right; "
+                "set it to 0"
+            )
+        size = max(size, self.evaluation.samples, self.evaluation.final_samples or 0)
+        if size < 2 or (method == "list" and size > MOST_LISTED):
+            most = f" and at most {MOST_LISTED}" if method == "list" else ""
+            raise ValueError(f"grpo.group_size: {size}; judge.group needs at least 2{most}")
         return self
 
     @model_validator(mode="after")
@@ -312,6 +342,8 @@ class JudgeServerConfig(Section):
 
     @model_validator(mode="after")
     def _check_judge_is_named(self) -> "JudgeServerConfig":
+        if self.judge.group.method != "none":
+            raise ValueError("judge.group: a service judges single answers; leave it out")
         own = self.judge.service is not None or self.server.judge_class is not None
         own = own or self.trained.folder is not None
         if self.judge.mode != "rules" and not own and not self.judge.model:

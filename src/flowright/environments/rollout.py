@@ -92,7 +92,10 @@ def reward_of(failure: Failure | None, verdict: Verdict | None, section: RewardS
         raise ValueError("a sample without a failure needs a verdict")
     if verdict.status != "ok":
         return UNSCORED
-    return _scored(0.0, section.right if verdict.correct else section.wrong)
+    share = float(bool(verdict.correct))
+    if verdict.standing is not None and verdict.score is not None:
+        share = verdict.score
+    return _scored(0.0, section.wrong + share * (section.right - section.wrong))
 
 
 def with_cost(
@@ -297,7 +300,9 @@ def _scores(rollouts: Sequence[Rollout]) -> dict[str, float]:
     values = {
         "reward/mean": _rewards(rollouts),
         "reward/right_frac": [
-            bool(r.verdict.correct) for r in rollouts if r.verdict and r.verdict.status == "ok"
+            bool(r.verdict.correct)
+            for r in rollouts
+            if r.verdict and r.verdict.status == "ok" and r.verdict.standing is None
         ],
         "gold/accuracy": _golds(rollouts),
     }

@@ -261,8 +261,9 @@ def score(
     training; a problem with none left does not count."""
     gold = bootstrap([[r.gold_score for r in g] for g in groups])
     flat = [r for g in groups for r in g]
-    # An attempt that neither failed nor was judged comes from an environment without a judge.
-    judged = not any(r.verdict is None and r.failure is None for r in flat)
+    # An attempt that neither failed nor was judged comes from an environment without a judge, or is
+    # the only answer of its group.
+    judged = not any(r.failure is None and (not r.verdict or r.verdict.standing) for r in flat)
     judge = bootstrap([[_judged(r) for r in g] for g in groups] if judged else [])
     spent = [r.spent for r in flat if r.spent]
     known = [float(r.failure is None) for r in flat if not r.lost]
@@ -271,7 +272,7 @@ def score(
         *gold,
         *judge,
         _mean(known) if known else None,
-        _mean([float(r.reward.value is None) for r in flat]),
+        _mean([float(r.reward.value is None and bool(r.failure)) for r in flat]),
         _mean([float(s.calls) for s in spent]),
         _mean([float(s.tokens) for s in spent]),
         _mean([s.seconds for s in spent]),

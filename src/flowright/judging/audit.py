@@ -75,7 +75,8 @@ def audit(verdicts: Sequence[Verdict | None], golds: Sequence[Gold | None]) -> d
     None stands for a sample without a verdict (it failed before) or without a gold check. Metrics,
     left out if they are shares of nothing:
 
-    - ``judge/agreement_with_gold``: share of equal findings, of samples with both;
+    - ``judge/agreement_with_gold``: share of equal findings, of samples with both; for a judge that
+      ranks, :func:`ordered_pairs`, without the measures of right and wrong below;
     - ``judge/kappa``, ``judge/balanced_accuracy``: the same beyond chance, and with equal weight of
       right and wrong answers (:data:`COUNTED`);
     - ``judge/false_positive_rate``: share called right, of samples that gold calls wrong;
@@ -87,6 +88,7 @@ def audit(verdicts: Sequence[Verdict | None], golds: Sequence[Gold | None]) -> d
     - ``judge/disagreement``: mean share of a panel's members in the minority;
     - ``judge/meta_failed``: share of verdicts for which ``judge.meta`` failed, so that all samples
       voted; left out at 0;
+    - ``judge/unjudged_pairs``: mean share of a ranked answer's comparisons without a verdict;
     - ``judge/attempts_mean``: attempts per verdict for which a model was asked;
     - ``judge/status/<status>``, ``judge/source/<source>``: shares of all verdicts.
     """
@@ -95,7 +97,7 @@ def audit(verdicts: Sequence[Verdict | None], golds: Sequence[Gold | None]) -> d
     pairs = [
         (verdict.correct, gold.correct)
         for verdict, gold in zip(verdicts, golds, strict=True)
-        if verdict is not None and verdict.correct is not None
+        if verdict is not None and verdict.correct is not None and verdict.standing is None
         if gold is not None and gold.correct is not None
     ]
     counts = (
@@ -109,15 +111,22 @@ def audit(verdicts: Sequence[Verdict | None], golds: Sequence[Gold | None]) -> d
         if math.isfinite(value):
             metrics[f"judge/{'agreement_with_gold' if name == 'agreement' else name}"] = value
     metrics |= _mean("judge/drift", [called - true for called, true in pairs])
+    metrics |= _mean("judge/agreement_with_gold", ordered_pairs(verdicts, golds))
     for name, true in (("wrong", False), ("right", True)):
         missing = [
-            verdict.correct is None
+            verdict.score is None
             for verdict, gold in zip(verdicts, golds, strict=True)
             if verdict is not None and gold is not None and gold.correct is true
         ]
         metrics |= _mean(f"judge/no_verdict_rate_{name}", missing)
     present = [verdict for verdict in verdicts if verdict is not None]
-    split = [share for verdict in present if (share := disagreement(verdict)) is not None]
+    standings = [verdict.standing for verdict in present if verdict.standing is not None]
+    metrics |= _mean(
+        "judge/unjudged_pairs",
+        [s.unjudged / n for s in standings if (n := s.wins + s.losses + s.ties + s.unjudged)],
+    )
+    single = [verdict for verdict in present if verdict.standing is None]
+    split = [share for verdict in single if (share := disagreement(verdict)) is not None]
     metrics |= _mean("judge/disagreement", split)
     if any(lost := [META_FAILED in verdict.parts for verdict in present]):
         metrics |= _mean("judge/meta_failed", lost)
@@ -128,6 +137,25 @@ def audit(verdicts: Sequence[Verdict | None], golds: Sequence[Gold | None]) -> d
     for source in get_args(Source):
         metrics |= _mean(f"judge/source/{source}", [v.source == source for v in present])
     return metrics
+
+
+def ordered_pairs(verdicts: Sequence[Verdict | None], golds: Sequence[Gold | None]) -> list[float]:
+    """Return for each pair of a right and a wrong answer of one ranked group, by gold, 1 if the
+    right one has the higher score, 0.5 for equal scores, else 0."""
+    groups: dict[str, list[tuple[float, bool]]] = {}
+    for verdict, gold in zip(verdicts, golds, strict=True):
+        if verdict is None or verdict.standing is None or gold is None or gold.correct is None:
+            continue
+        assert verdict.score is not None
+        scores = groups.setdefault(verdict.standing.group, [])
+        scores.append((verdict.score, gold.correct))
+    return [
+        (1.0 if right > wrong else 0.0) if abs(right - wrong) > 1e-9 else 0.5
+        for scores in groups.values()
+        for right, is_right in scores
+        for wrong, is_also in scores
+        if is_right and not is_also
+    ]
 
 
 def agreement_with_gold(

@@ -16,6 +16,7 @@ from flowright.config.loading import load_entries
 from flowright.core.errors import ConfigError
 from flowright.data.contamination import TrainedOn
 from flowright.grading.gold import Algebra
+from flowright.judging.group_judge import GroupJudge
 from flowright.judging.llm_judge import LlmJudge
 from flowright.judging.meta_judge import BestSamples, MetaJudge
 from flowright.judging.panel import Panel
@@ -46,7 +47,7 @@ W = TypeVar("W", bound=Wrapper)
 class OpenJudge:
     """A judge that is ready for queries. ``service`` is None if models or rules decide; ``models``
     are the names of the models in use, ``clients`` theirs; ``trained_on`` is known of some trained
-    judges."""
+    judges. With a ``ranking``, ``judge`` compares two answers."""
 
     judge: Judge
     service: RemoteJudge | None
@@ -54,6 +55,7 @@ class OpenJudge:
     own_notes: tuple[str, ...] = ()
     trained_on: TrainedOn | None = None
     clients: tuple[ChatClient, ...] = ()
+    ranking: GroupJudge | None = None
 
     @property
     def counters(self) -> tuple[Counters, ...]:
@@ -100,11 +102,12 @@ async def open_judge(
     model: str | None,
     models: Mapping[str, ChatClient],
     algebra: Algebra | None = None,
+    seed: int = 0,
 ) -> AsyncIterator[OpenJudge]:
     """Open the judge of ``section``. ``model`` names the judge among ``models``, None for a service
     or rules; ``models`` must contain it and the panel. Calls are counted under the role ``judge``,
     those of a service under ``judge_service``. ``algebra`` evaluates expressions for the rules,
-    which abstain on them without it."""
+    which abstain on them without it. ``seed``: that of the draws of ``judge.group``."""
     async with AsyncExitStack() as stack:
         service: RemoteJudge | None = None
         if section.service is not None:
@@ -117,8 +120,13 @@ async def open_judge(
         asked = service or clients.get(model or "")
         panel = [clients[name] for name in section.panel]
         meta = clients[section.meta] if section.meta else None
+        if section.group.method != "none":
+            section = section.model_copy(update={"ask": "pairwise"})
         judge = build_judge(section, asked, panel, algebra, meta)
-        yield OpenJudge(judge, service, names, clients=tuple(clients.values()))
+        ranking = None
+        if section.group.method != "none":
+            ranking = GroupJudge(section, judge, clients.get(model or ""), seed)
+        yield OpenJudge(judge, service, names, clients=tuple(clients.values()), ranking=ranking)
 
 
 def build_judge(

@@ -8,6 +8,7 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from string import ascii_uppercase
 
 from flowright.config.judge import ASK, JudgeSection
 from flowright.core.errors import ConfigError
@@ -239,13 +240,30 @@ def orders(query: JudgeQuery, section: JudgeSection) -> Sequence[str]:
 def _which_better(query: JudgeQuery, section: JudgeSection) -> Sequence[Question]:
     asked: list[Question] = []
     for order in orders(query, section):
-        answers = [shown_answer(query.answer, section), shown_answer(query.rival or "", section)]
+        answers = [(query.answer, query.evidence), (query.rival or "", query.rival_evidence)]
         if order == "rival first":
             answers.reverse()
-        blocks = [Block(f"ANSWER {place}", text) for place, text in zip("AB", answers, strict=True)]
+        has_evidence = query.rival_evidence is not None
+        blocks = lettered_blocks(
+            answers if has_evidence else [(a, None) for a, _ in answers], section
+        )
         better = Field("better", BETTER, tagged=True)
         asked.append(Question((*task_blocks(query), *blocks), (better,), name=order))
     return asked
+
+
+def lettered_blocks(
+    answers: Sequence[tuple[str, str | None]], section: JudgeSection
+) -> list[Block]:
+    """Return the blocks of answers, each with the evidence on it, that are lettered from A."""
+    return [
+        block
+        for letter, (answer, evidence) in zip(ascii_uppercase, answers, strict=False)
+        for block in (
+            Block(f"ANSWER {letter}", shown_answer(answer, section)),
+            Block(_EVIDENCE.format(f" ON ANSWER {letter}"), evidence or "", optional=True),
+        )
+    ]
 
 
 def _won(query: JudgeQuery, section: JudgeSection, replies: Replies) -> JudgeScore:
@@ -264,13 +282,17 @@ def _won(query: JudgeQuery, section: JudgeSection, replies: Replies) -> JudgeSco
 PAIRWISE = Ask(_which_better, _won, compares=True)
 
 
+_EVIDENCE = "EVIDENCE{}, OBSERVED BY THE GRADING SYSTEM"
+
+
 def task_blocks(query: JudgeQuery) -> list[Block]:
-    """Return the problem, its accepted answers and the evidence."""
+    """Return the problem, its accepted answers and the evidence on the only answer."""
+    evidence = query.evidence if query.rival_evidence is None else None
     return [
         Block("PROBLEM", query.question, optional=True),
         Block("REFERENCE ANSWER", query.reference, optional=True),
         *(Block("ALSO ACCEPTED", text, optional=True) for text in query.alternatives),
-        Block("EVIDENCE, OBSERVED BY THE GRADING SYSTEM", query.evidence or "", optional=True),
+        Block(_EVIDENCE.format(""), evidence or "", optional=True),
     ]
 
 

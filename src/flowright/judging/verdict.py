@@ -51,6 +51,7 @@ class JudgeQuery:
     the trusted process, such as the outcome of a test run; ``instruction`` replaces the wording's
     verbatim; ``key`` names the sample and seeds the requests. ``own_check`` is the finding of the
     task's own verifier, if it has one (``open``: undecided): only rules see it, no model does.
+    With ``rival_evidence``, which may be empty, ``evidence`` is about the answer alone.
     ``fresh`` asks for the judge's own verdict, to measure it: no cache, no circuit breaker and no
     second reading answers in its place.
     """
@@ -67,6 +68,7 @@ class JudgeQuery:
     key: str = ""
     own_check: Literal["right", "wrong", "open"] | None = None
     fresh: bool = False
+    rival_evidence: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +84,25 @@ class RawReply:
 
 
 @dataclass(frozen=True, slots=True)
+class Standing:
+    """Rank of an answer among the ``of`` ranked attempts of a ``group``, 1 for the best, shared by
+    equal scores; and its comparisons by outcome, ``unjudged`` if they have no verdict."""
+
+    group: str
+    rank: int
+    of: int
+    wins: int = 0
+    losses: int = 0
+    ties: int = 0
+    unjudged: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """A judge's verdict. ``score`` in [0, 1] and ``correct`` are None unless ``status == "ok"``:
     a failed judge is not the same as "wrong" (law 1). Between two answers the score is 1 for the
-    answer, 0 for its rival and 0.5 for a tie; only for a tie is ``correct`` None beside a score.
+    answer, 0 for its rival and 0.5 for a tie. ``correct`` is None beside a score only for a tie
+    and for an answer with a ``standing``, whose score is relative to its group.
 
     ``parts`` are the components of the score by name, each in [0, 1]: criteria of a rubric,
     aspects. ``members`` are the verdicts that it was derived from or replaces. ``replies`` are
@@ -104,10 +121,11 @@ class Verdict:
     parts: Mapping[str, float] = field(default_factory=dict)
     members: tuple["Verdict", ...] = ()
     replies: tuple[RawReply, ...] = ()
+    standing: Standing | None = None
 
     def __post_init__(self) -> None:
-        is_tie = self.score == 0.5 and self.correct is None
-        is_decided = self.score is not None and (self.correct is not None or is_tie)
+        is_relative = self.score == 0.5 or self.standing is not None
+        is_decided = self.score is not None and (self.correct is not None or is_relative)
         is_open = self.score is None and self.correct is None
         if not (is_decided if self.status == "ok" else is_open):
             raise ValueError(f"status {self.status!r} with score {self.score}, {self.correct}")

@@ -373,10 +373,14 @@ def shortened(query: JudgeQuery) -> JudgeQuery:
     characters: the final answer that the gold check finds, at most :data:`SHORT`, or the end of a
     text or code, at most :data:`LONG`. Evidence is cut to its first clause; the rest may quote the
     program."""
-    evidence = None if query.evidence is None else query.evidence.partition(";")[0][:SHORT]
+    evidence, others = (
+        None if text is None else text.partition(";")[0][:SHORT]
+        for text in (query.evidence, query.rival_evidence)
+    )
     is_long = bool(query.criteria) or query.answer_type in ("code", "free_text")
     rival = None if query.rival is None else _end(query.rival, is_long)
-    return replace(query, answer=_end(query.answer, is_long), rival=rival, evidence=evidence)
+    answer = _end(query.answer, is_long)
+    return replace(query, answer=answer, rival=rival, evidence=evidence, rival_evidence=others)
 
 
 def _end(answer: str, is_long: bool) -> str:

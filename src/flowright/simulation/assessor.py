@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from string import ascii_uppercase
 from typing import Any
 
 from flowright.config.llm import SimulatedSection
@@ -12,6 +13,7 @@ from flowright.core.plugins import suggest
 from flowright.simulation.cues import JudgePrompt
 from flowright.simulation.draws import Draws
 from flowright.simulation.requested_format import (
+    RANKING,
     VERDICT,
     WINNER,
     FieldValue,
@@ -54,6 +56,14 @@ class Assessor:
         """Reply to a judge's prompt in the format that it requests."""
         if prompt.judgement:
             return self._graded(prompt, draws, response_format)
+        if prompt.listed:
+            order = ", ".join(ascii_uppercase[place] for place in self._ranked(prompt, draws))
+            reason = f"Answer {order[0]} is closest to what the problem asks for. (simulated judge)"
+
+            def ranked(field: RequestedField) -> FieldValue:
+                return reason if field.key == "reason" else order
+
+            return _written(prompt.instruction, response_format, RANKING, reason, ranked)
         if prompt.rival is not None:
             winner = self._winner(prompt, prompt.rival, draws)
             reason = f"Answer {winner} is closer to what the problem asks for. (simulated judge)"
@@ -105,7 +115,7 @@ class Assessor:
 
     def is_right(self, prompt: JudgePrompt, answer: str) -> bool:
         """Return the verdict of a judge without errors."""
-        evidence = _PASSED.search(prompt.evidence)
+        evidence = _PASSED.search(prompt.evidence_on.get(answer, prompt.evidence))
         if evidence:
             passed, total = (int(n) for n in evidence.groups() if n is not None)
             return passed == total
@@ -118,6 +128,21 @@ class Assessor:
         second = probability(self._section, self.is_right(prompt, rival), rival)
         share = 0.5 + (first - second) / 2 + self._section.judge_biases.get("position", 0.0) / 2
         return "A" if draws.chance("winner", min(1.0, max(0.0, share))) else "B"
+
+    def _ranked(self, prompt: JudgePrompt, draws: Draws) -> list[int]:
+        """Return the places of the answers, best first: those judged right before those judged
+        wrong, each group in a drawn order. The bias for a position falls evenly from half its
+        weight for the first answer to minus half for the last; two answers are ranked as
+        :meth:`_winner` compares them."""
+        bias, last = self._section.judge_biases.get("position", 0.0), len(prompt.listed) - 1
+
+        def standing(place: int) -> tuple[bool, float]:
+            answer = prompt.listed[place]
+            share = probability(self._section, self.is_right(prompt, answer), answer)
+            share += bias * (0.5 - place / last)
+            return draws.chance(f"right {place}", share), draws.unit(f"order {place}")
+
+        return sorted(range(last + 1), key=standing, reverse=True)
 
 
 def _met(criterion: str, answer: str, right: bool | None) -> float:
@@ -179,7 +204,7 @@ def _value(field: RequestedField, verdict: bool | str, reason: str, draws: Draws
             return round(field.least + width * (1 - drawn if positive else drawn), 2)
         case "choice":
             return choice_for(field, verdict)
-        case "text":
+        case "text" | "order":
             return reason
 
 

@@ -168,6 +168,10 @@ _COMPARE = re.compile(
     r"\b(?:better|best|prefer)|\bcompare the (?:two|answers|responses)",
     re.I | re.S,
 )
+_RANK = re.compile(r"\brank (?:all |the )*(?:answers|responses|solutions)\b", re.I)
+_JUDGES = re.compile(
+    "|".join(pattern.pattern for pattern in (_VERDICT, _COMPARE, _RANK)), re.I | re.S
+)
 _BARE = re.compile(
     r"without (?:any )?explanation|(?:result|answer|number|word|label) only|only the (?:final )?"
     r"(?:answer|result|number|label)|no (?:explanation|reasoning)|just the (?:answer|result)",
@@ -221,9 +225,11 @@ class TaskPrompt:
 
 @dataclass(frozen=True, slots=True)
 class JudgePrompt:
-    """A request for a verdict on one answer, or (``rival``) for the better of two. ``criteria`` by
-    key, such as ``criterion_1``; ``instruction`` is the prompt without its fenced texts. With a
-    ``judgement`` it is that which is to be graded, by a meta judge."""
+    """A request for a verdict on one answer, for the better of two (``rival``), or for a ranking
+    (``listed``, in the order shown). ``criteria`` by key, such as ``criterion_1``;
+    ``instruction`` is the prompt without its fenced texts; ``evidence_on`` is evidence on single
+    answers, by their text. With a ``judgement`` it is that which is to be graded, by a meta
+    judge."""
 
     question: str
     answer: str
@@ -234,6 +240,8 @@ class JudgePrompt:
     criteria: Mapping[str, str] = field(default_factory=dict)
     instruction: str = ""
     judgement: str = ""
+    listed: tuple[str, ...] = ()
+    evidence_on: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +255,7 @@ def read_prompt(messages: Sequence[tuple[str, str]], index: TaskIndex) -> TaskPr
     prompt = "\n\n".join(content for _, content in messages)
     task = index.find(prompt)
     parts, instruction = _parts(prompt, task)
-    if _VERDICT.search(instruction) or _COMPARE.search(instruction):
+    if _JUDGES.search(instruction):
         judgement = _judgement(prompt, parts, instruction, task)
         if judgement is not None:
             return judgement
@@ -279,7 +287,7 @@ def _parts(prompt: str, task: Problem | None) -> tuple[list[_Labelled], str]:
     if any(_HANDED.search(part.label) for part in parts):
         return parts, rest
     unfenced, instruction = _labelled_lines(rest)
-    if _VERDICT.search(instruction) or _COMPARE.search(instruction):
+    if _JUDGES.search(instruction):
         # A labelled answer is judged whole, with the blocks inside it.
         whole = prompt if task is None else without(prompt, task)
         return _labelled_lines(whole)[0], instruction
@@ -383,11 +391,19 @@ def _judgement(
     """Read a judge's prompt: a reference, or the problem of a known task, and one answer or two."""
     references = [p.text for p in parts if _REFERENCE.search(p.label)]
     evidence = "\n".join(p.text for p in parts if _EVIDENCE.search(p.label))
-    answers = [p.text for p in parts if _CANDIDATE.search(p.label) and not _GIVEN.search(p.label)]
-    if not answers:
+    shown = [p for p in parts if _CANDIDATE.search(p.label) and not _GIVEN.search(p.label)]
+    if not shown:
         return None
+    answers = [p.text for p in shown]
     judgement = next((p.text for p in parts if p.label.strip() == "JUDGEMENT"), "")
-    compares = judgement or _COMPARE.search(instruction) is not None
+    on_answers = {p.label.split(",")[0]: p.text for p in parts if _EVIDENCE.search(p.label)}
+    evidence_on = {
+        p.text: on_answers[label]
+        for p in shown
+        if (label := f"EVIDENCE ON {p.label}") in on_answers
+    }
+    ranked = len(answers) >= 2 and _RANK.search(instruction) is not None
+    compares = ranked or judgement or _COMPARE.search(instruction) is not None
     pairwise = len(answers) >= 2 and bool(compares)
     criteria = {
         p.label.strip().casefold().replace(" ", "_"): p.text
@@ -402,6 +418,17 @@ def _judgement(
     rest = _taken(_BLOCKS, prompt, lambda *_: None)
     answer, rival = answers[:2] if pairwise else (answers[-1], None)
     criteria = {} if pairwise else criteria
+    listed = tuple(answers) if ranked else ()
     return JudgePrompt(
-        question, answer, tuple(references), task, evidence, rival, criteria, rest, judgement
+        question,
+        answer,
+        tuple(references),
+        task,
+        evidence,
+        rival,
+        criteria,
+        rest,
+        judgement,
+        listed,
+        evidence_on,
     )

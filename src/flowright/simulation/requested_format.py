@@ -199,7 +199,7 @@ def _string(rule: Mapping[str, Any], offered: Any) -> str:
     raise Unfillable(f"pattern {pattern[:60]!r}: no word of the reply matches it; give an enum")
 
 
-Schema = Literal["truth", "side", "grade", "share", "choice", "text"]
+Schema = Literal["truth", "side", "grade", "share", "choice", "order", "text"]
 FieldValue = bool | int | float | str
 
 
@@ -218,11 +218,13 @@ class RequestedField:
 
 VERDICT = RequestedField("verdict", "truth")
 WINNER = RequestedField("verdict", "side")
+RANKING = RequestedField("ranking", "order")
 
 _TOP: Mapping[Schema, int] = {"grade": 4}  # the highest value where none is named
 
 # Answer formats as prompts write them.
 _SHOWN: Sequence[tuple[re.Pattern[str], Schema]] = (
+    (re.compile(r"\W*(?:the )?letters of (?:all|the)\b.{0,60}", re.I), "order"),
     (re.compile(r"\W*true\W+(?:or\W+)?false\W*", re.I), "truth"),
     (re.compile(r"\W*A\W+(?:or\W+)?B(?:\W+(?:or\W+)?(?:tie|C)\b)?\W*"), "side"),
     (re.compile(r"\W*0\W.*\b4\W*", re.S), "grade"),

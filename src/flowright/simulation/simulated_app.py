@@ -122,7 +122,7 @@ class SimulatedApp(Starlette):
         seed = (query.seed, index) if is_drawn else ("greedy",)
         if isinstance(prompt, JudgePrompt):
             graded = (prompt.judgement,) if prompt.judgement else ()
-            key = (prompt.question, prompt.answer, prompt.rival, *graded)
+            key = (prompt.question, prompt.answer, prompt.rival, *graded, *prompt.listed[2:])
             draws = Draws(self._section.seed, "judge", *key, *seed)
             text = self._assessor.reply(prompt, draws, query.response_format)
         else:

@@ -342,6 +342,9 @@ def verdict_fact(name: str, verdict: Record) -> Fact:
     text = _finding(verdict, str(verdict.get("status")))
     if is_number(verdict.get("score")):
         text += f", score {verdict['score']:g}"
+    if standing := object_of(verdict, "standing"):
+        counts = ", ".join(f"{standing.get(key)} {key}" for key in ("wins", "losses", "ties"))
+        text += f", rank {standing.get('rank')} of {standing.get('of')}: {counts}"
     attempts, usage = verdict.get("attempts"), object_of(verdict, "usage")
     how = [str(verdict[key]) for key in ("judge", "source") if verdict.get(key)]
     how.append("1 attempt" if attempts == 1 else f"{attempts} attempts")
@@ -364,6 +367,8 @@ def reward_arithmetic(record: Record) -> str:
     """``right 1.00 - cost 0.04 = 0.96``, with the advantage; a sentence where there is no
     reward."""
     value = reward_of(record)
+    if value is None and not record.get("failure"):
+        return "no reward: its group has no other answer to compare it with"
     if value is None:
         return "no reward: our failure, the attempt left its group's statistics"
     known = object_of(object_of(record, "reward"), "parts")

@@ -166,6 +166,9 @@ class InstructionsSection(EnvironmentSection):
     def judge_model(self, config: Config) -> str | None:
         return None if self.reward == "constraints" else super().judge_model(config)
 
+    def compares_answers(self, config: Config) -> bool:
+        return self.reward == "judge"
+
     def models(self, config: Config) -> frozenset[str]:
         """Return the judge's names: no executor is asked."""
         judge = {config.judge_model} if config.judge_model is not None else set[str]()

@@ -4,7 +4,7 @@ asks of them. Who the judge's servers are is :mod:`flowright.simulation.large_mo
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from flowright.environments.instructions.reward import (
     ConstraintGrader,
     Grader,
     JudgedGrader,
+    RankingGrader,
     RubricGrader,
     VerifGrader,
     judge_calls,
@@ -26,6 +27,7 @@ from flowright.environments.instructions.reward import (
 from flowright.environments.instructions.tasks import InstructionTask
 from flowright.environments.workflow.environment import open_sandbox
 from flowright.judging.build import OpenJudge, build_judge, open_judge
+from flowright.judging.group_judge import planned_calls as group_calls
 from flowright.judging.prompts import WITHOUT_REFERENCE
 from flowright.judging.rubrics.criteria_judge import BracketJudge, CriteriaCalls, criteria_judge
 from flowright.judging.rubrics.rewards import RubricReward, VerifReward
@@ -90,7 +92,11 @@ async def open_grader(config: Config) -> AsyncIterator[OpenGrader]:
             raise UserError(*lines)
         counters = (*models.counters, *judge.counters)
         if section.reward == "judge":
-            grader = JudgedGrader(judge.judge, section, _instruction(config.judge))
+            grader: Grader = (
+                single := JudgedGrader(judge.judge, section, _instruction(config.judge))
+            )
+            if judge.ranking is not None:
+                grader = RankingGrader(judge.ranking, single)
             yield OpenGrader(grader, judge, counters)
             return
         sandbox = await stack.enter_async_context(open_sandbox(config))
@@ -101,7 +107,7 @@ async def open_grader(config: Config) -> AsyncIterator[OpenGrader]:
 async def _judge(config: Config, clients: Mapping[str, ChatClient]) -> AsyncIterator[OpenJudge]:
     """The judge of answers, or of criteria, that asks these models."""
     if config.own(InstructionsSection).reward == "judge":
-        async with open_judge(config.judge, config.judge_model, clients) as judge:
+        async with open_judge(config.judge, config.judge_model, clients, seed=config.seed) as judge:
             yield judge
         return
     name = config.judge_model or ""
@@ -162,6 +168,8 @@ def planned_calls(config: Config, tasks: Sequence[InstructionTask]) -> float:
     section = config.own(InstructionsSection)
     if not tasks:
         return 0.0
+    if config.judge.group.method != "none":
+        return group_calls(config.judge, config.grpo.group_size) / config.grpo.group_size
     return sum(judge_calls(task.row, section) for task in tasks) / len(tasks)
 
 
@@ -187,7 +195,8 @@ async def check_judge(config: Config) -> str:
     ):
         if lines := [*await models.check(_budgets(config)), *await judge.check()]:
             raise UserError(*lines)
-        verdict = await judge.judge.judge(ALONE if whole else TRIAL)
+        alone = ALONE if judge.ranking is None else replace(ALONE, rival="It is 41.")
+        verdict = await judge.judge.judge(alone if whole else TRIAL)
         if verdict.status != "ok":
             asked = "a trial answer" if whole else "a trial criterion"
             raise UserError(

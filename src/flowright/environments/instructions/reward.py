@@ -14,6 +14,7 @@ from flowright.environments.instructions.config import InstructionsSection, Rule
 from flowright.environments.instructions.tasks import InstructionTask, Row
 from flowright.environments.rollout import UNSCORED, Completion, Reward, Rollout, means
 from flowright.grading import Gold
+from flowright.judging.group_judge import GroupJudge
 from flowright.judging.rubrics.rewards import RubricGrade, RubricReward, VerifGrade, VerifReward
 from flowright.judging.verdict import Judge, JudgeQuery, Status, Verdict
 from flowright.llm.chat import Usage
@@ -115,20 +116,53 @@ class JudgedGrader:
         self._checkers = ConstraintGrader(section)
 
     async def grade(self, task: InstructionTask, completion: Completion) -> InstructionGrade:
+        query, checked = await self.query(task, completion)
+        return judged(checked, await self._judge.judge(query))
+
+    async def query(
+        self, task: InstructionTask, completion: Completion
+    ) -> tuple[JudgeQuery, InstructionGrade]:
+        """Return the query to the judge, and the grade by the checkers."""
         spoken, checked = await self._checkers.read(task, completion)
         query = JudgeQuery(
             task.question, spoken, "", instruction=self._instruction, key=completion.key
         )
-        verdict = await self._judge.judge(query)
-        lost = f"{verdict.status}: {verdict.reason}"
-        return replace(
-            checked,
-            value=verdict.score,
-            verdict=verdict,
-            failure=None if verdict.score is not None else Failure(Reason.JUDGE_FAILED, lost),
-            floored=checked.floored or verdict.source == "floor",
-            reason=verdict.reason,
-        )
+        return query, checked
+
+
+def judged(checked: InstructionGrade, verdict: Verdict) -> InstructionGrade:
+    """Return a grade by the checkers with the judge's score as its value."""
+    lost = f"{verdict.status}: {verdict.reason}"
+    return replace(
+        checked,
+        value=verdict.score,
+        verdict=verdict,
+        failure=None if verdict.score is not None else Failure(Reason.JUDGE_FAILED, lost),
+        floored=checked.floored or verdict.source == "floor",
+        reason=verdict.reason,
+    )
+
+
+class RankingGrader:
+    """Grades by the rank of an answer in its group (``judge.group``); the checkers give the
+    gold."""
+
+    def __init__(self, ranking: GroupJudge, single: JudgedGrader) -> None:
+        self._ranking, self._single = ranking, single
+
+    async def grade(self, task: InstructionTask, completion: Completion) -> InstructionGrade:
+        """Grade an answer without a group, which has no reward."""
+        return (await self.grade_group([(task, completion)]))[0]
+
+    async def grade_group(
+        self, group: Sequence[tuple[InstructionTask, Completion]]
+    ) -> list[InstructionGrade]:
+        both = await asyncio.gather(*(self._single.query(*each) for each in group))
+        verdicts = await self._ranking.rank([query for query, _ in both])
+        return [
+            judged(checked, verdict) if verdict is not None else replace(checked, value=None)
+            for (_, checked), verdict in zip(both, verdicts, strict=True)
+        ]
 
 
 def _described(name: str, values: object) -> str:
@@ -283,19 +317,37 @@ _KEPT_CHARS = 2_000  # of a criterion in a record
 
 async def roll_out(grader: Grader, groups: Sequence[Sequence[Completion]]) -> list[list[Rollout]]:
     """The rollouts of groups, in their order."""
-    graded = [_graded(grader, completion) for group in groups for completion in group]
-    rollouts = iter(await asyncio.gather(*graded))
-    return [[next(rollouts) for _ in group] for group in groups]
+    return [*await asyncio.gather(*(_graded(grader, group) for group in groups))]
 
 
-async def _graded(grader: Grader, completion: Completion) -> Rollout:
-    task, sample = completion.task, completion.sample
-    assert isinstance(task, InstructionTask)
+async def _graded(grader: Grader, group: Sequence[Completion]) -> list[Rollout]:
+    if not isinstance(grader, RankingGrader):
+        return [*await asyncio.gather(*(_graded_one(grader, completion) for completion in group))]
+    grades: Sequence[InstructionGrade | None] = [None] * len(group)
+    with boundary("grading") as caught:
+        grades = await grader.grade_group([(_task(each), each) for each in group])
+    pairs = zip(group, grades, strict=True)
+    return [_rollout(completion, grade, caught.failure) for completion, grade in pairs]
+
+
+async def _graded_one(grader: Grader, completion: Completion) -> Rollout:
     grade: InstructionGrade | None = None
     with boundary("grading") as caught:
-        grade = await grader.grade(task, completion)
+        grade = await grader.grade(_task(completion), completion)
+    return _rollout(completion, grade, caught.failure)
+
+
+def _task(completion: Completion) -> InstructionTask:
+    assert isinstance(completion.task, InstructionTask)
+    return completion.task
+
+
+def _rollout(
+    completion: Completion, grade: InstructionGrade | None, failure: Failure | None
+) -> Rollout:
+    task, sample = completion.task, completion.sample
     if grade is None:
-        return Rollout(task, sample, UNSCORED, caught.failure)
+        return Rollout(task, sample, UNSCORED, failure)
     value = grade.value
     reward = UNSCORED if value is None else Reward(value, {"correctness": value})
     return Rollout(task, sample, reward, grade.failure, grade.verdict, grade.gold, details=grade)

@@ -19,6 +19,9 @@ class WorkflowConfig(WorkflowSection, EnvironmentSection):
                 "by one against a reference; use true_false, score, pointwise or multi_aspect"
             )
 
+    def compares_answers(self, config: Config) -> bool:
+        return True
+
     def budget(self) -> WorkflowSection:
         return self
 

@@ -48,6 +48,7 @@ from flowright.environments.workflow.servers import (
 from flowright.grading.gold import algebra
 from flowright.grading.references import check_references
 from flowright.judging.build import OpenJudge, open_judge
+from flowright.judging.group_judge import planned_calls as group_calls
 from flowright.judging.panel import families
 from flowright.judging.prompts import wording_hash
 from flowright.judging.verdict import Judge, JudgeQuery
@@ -131,7 +132,12 @@ class WorkflowEnvironment(Environment):
                 Executor(model, self._sandbox, config.own(WorkflowConfig), config.executor)
             )
             self._rollouts = WorkflowRollouts(
-                executor, self._judge.judge, self._sandbox, config.reward, config.judge
+                executor,
+                self._judge.judge,
+                self._sandbox,
+                config.reward,
+                config.judge,
+                self._judge.ranking,
             )
             yield
 
@@ -146,7 +152,13 @@ class WorkflowEnvironment(Environment):
         )
         self._sandbox = open_sandbox(config)
         self._judge = await stack.enter_async_context(
-            open_judge(config.judge, config.judge_model, models.clients, algebra(self._sandbox))
+            open_judge(
+                config.judge,
+                config.judge_model,
+                models.clients,
+                algebra(self._sandbox),
+                config.seed,
+            )
         )
         lines = [*await models.check(budgets(config)), *await self._judge.check()]
         if lines:
@@ -154,7 +166,8 @@ class WorkflowEnvironment(Environment):
         await stack.enter_async_context(self._sandbox)
 
     def judge_settings(self) -> Mapping[str, Any] | None:
-        return settings_of_judge(self.config)
+        judges_singly = self.config.judge.group.method == "none"
+        return settings_of_judge(self.config) if judges_singly else None
 
     def query(self, rollout: Rollout, key: str) -> JudgeQuery | None:
         return query_about(rollout, key)
@@ -243,6 +256,9 @@ class WorkflowEnvironment(Environment):
         judge = self.config.judge
         calls = judge.samples * (2 if judge.meta else 1)
         judges = 0 if judge.mode == "rules" else calls * (1 + len(judge.panel))
+        if judge.group.method != "none":
+            size = self.config.grpo.group_size
+            judges = group_calls(judge, size) / size
         return {"executor": sum(called) / len(shown), "judge": judges}
 
     @property

@@ -12,11 +12,20 @@ from flowright.config.judge import JudgeSection
 from flowright.config.workflow import RewardSection
 from flowright.core.errors import Failure, FailureError, Reason, boundary
 from flowright.data.task import Problem
-from flowright.environments.rollout import Completion, Rollout, Spent, plain, reward_of, with_cost
+from flowright.environments.rollout import (
+    UNSCORED,
+    Completion,
+    Rollout,
+    Spent,
+    plain,
+    reward_of,
+    with_cost,
+)
 from flowright.grading import Gold, gold_check
 from flowright.grading.gold import algebra
 from flowright.judging.audit import agreement_with_gold
 from flowright.judging.build import rules_alone
+from flowright.judging.group_judge import GroupJudge
 from flowright.judging.verdict import Judge, JudgeQuery, Verdict, task_query
 from flowright.sandbox import Sandbox
 from flowright.workflows.executor import Execution, Executor
@@ -58,7 +67,7 @@ def query_about(rollout: Rollout, key: str) -> JudgeQuery | None:
 
 class WorkflowRollouts:
     """Rolls out workflows, for one event loop. ``trust``: what becomes of a judge that is found
-    out."""
+    out. ``ranking`` judges whole groups in place of ``judge``."""
 
     def __init__(
         self,
@@ -67,14 +76,19 @@ class WorkflowRollouts:
         sandbox: Sandbox,
         rewards: RewardSection,
         trust: JudgeSection | None = None,
+        ranking: GroupJudge | None = None,
     ) -> None:
         self._executor = executor
         self._judge = judge
         self._sandbox = sandbox
         self._rewards = rewards
         self._trust = trust or JudgeSection()
+        self._ranking = ranking
 
     async def rollout(self, groups: Sequence[Sequence[Completion]]) -> list[list[Rollout]]:
+        if self._ranking is not None:
+            ranking = self._ranking
+            return [*await asyncio.gather(*(self._ranked(group, ranking) for group in groups))]
         flat = [completion for group in groups for completion in group]
         judged = await asyncio.gather(*(self._one(item) for item in flat))
         rollouts = iter(await self._trusted(judged))
@@ -98,16 +112,40 @@ class WorkflowRollouts:
             if task.kind == "code" and gold.correct is None:
                 # Its tests were not run: a judge would have nothing but the program's looks.
                 raise FailureError(Reason.SANDBOX_LOST, gold.detail)
-            query = task_query(task, execution.answer, completion.key, gold.evidence, gold.correct)
-            verdict = await self._judge.judge(query)
-            if verdict.status != "ok":
-                raise FailureError(Reason.JUDGE_FAILED, f"{verdict.status}: {verdict.reason}")
-        reward = reward_of(caught.failure, verdict, self._rewards)
+            if self._ranking is None:
+                query = task_query(
+                    task, execution.answer, completion.key, gold.evidence, gold.correct
+                )
+                verdict = await self._judge.judge(query)
+                if verdict.status != "ok":
+                    raise FailureError(Reason.JUDGE_FAILED, f"{verdict.status}: {verdict.reason}")
+        is_open = verdict is None and caught.failure is None
+        reward = UNSCORED if is_open else reward_of(caught.failure, verdict, self._rewards)
         spent = execution and Spent(
             execution.usage.calls, execution.usage.tokens, execution.seconds
         )
         details = WorkflowDetails(workflow, execution)
         return Rollout(task, sample, reward, caught.failure, verdict, gold, spent, details)
+
+    async def _ranked(self, group: Sequence[Completion], ranking: GroupJudge) -> list[Rollout]:
+        """The rollouts of a group, ranked by their answers; those that we lost take no part."""
+        rollouts = await asyncio.gather(*(self._one(item) for item in group))
+        taking_part = [index for index, rollout in enumerate(rollouts) if not rollout.lost]
+        queries = [
+            None if rollouts[i].failure else query_about(rollouts[i], group[i].key)
+            for i in taking_part
+        ]
+        verdicts = dict(zip(taking_part, await ranking.rank(queries), strict=True))
+        return [self._with(rollout, verdicts.get(i)) for i, rollout in enumerate(rollouts)]
+
+    def _with(self, rollout: Rollout, verdict: Verdict | None) -> Rollout:
+        if verdict is None:
+            return rollout
+        failure = None
+        if verdict.status != "ok":
+            failure = Failure(Reason.JUDGE_FAILED, f"{verdict.status}: {verdict.reason}")
+        reward = reward_of(failure, verdict, self._rewards)
+        return replace(rollout, verdict=verdict, failure=failure, reward=reward)
 
     async def _trusted(self, rollouts: Sequence[Rollout]) -> Sequence[Rollout]:
         """The rollouts, by rules where the judge was found out (``judge.low_agreement: rules``).
