@@ -10,7 +10,7 @@ import pytest
 from criteria_doubles import CriteriaModel
 from judge_serving import served
 
-from flowright.config.judge import JudgeServerSection
+from flowright.config.judge import JudgeSection, JudgeServerSection
 from flowright.config.root import Config
 from flowright.core.errors import ConfigError, DataError, Reason, UserError
 from flowright.core.report import Fact
@@ -21,6 +21,7 @@ from flowright.environments.instructions.environment import InstructionsEnvironm
 from flowright.environments.instructions.grader import grader_of, judge_of, open_grader
 from flowright.environments.instructions.reward import (
     JudgedGrader,
+    RankingGrader,
     instruction_metrics,
     record_of,
     roll_out,
@@ -29,6 +30,7 @@ from flowright.environments.instructions.tasks import InstructionTask, task_of
 from flowright.environments.registry import make_config
 from flowright.environments.rollout import Completion, Rollout, outcome_metrics, to_record
 from flowright.evaluation.evaluator import make_row
+from flowright.judging.group_judge import GroupJudge
 from flowright.judging.service.app import create_app
 from flowright.judging.verdict import JudgeQuery, Verdict
 from flowright.llm.chat import ChatModel, Message
@@ -384,6 +386,71 @@ def test_what_the_judge_will_be_asked_is_planned() -> None:
     ):
         made = environment(**keys)
         assert made.planned_calls(made.tasks().train) == {"executor": 0, "judge": calls}
+    keys = {"environment": "instructions", "instructions": {"reward": "judge"}}
+    group = {"method": "list", "orders": 4}
+    made = make_environment(
+        make_config({**keys, "judge": {"group": group}, "grpo": {"group_size": 8}})
+    )
+    assert made.planned_calls(made.tasks().train)["judge"] == 4 / 8
+
+
+async def test_answers_to_a_prompt_are_ranked_and_checkers_give_the_gold() -> None:
+    class Longer(LongIsGood):
+        async def judge(self, query: JudgeQuery) -> Verdict:
+            assert query.rival is not None and not query.instruction
+            score = float(len(query.answer) > len(query.rival))
+            return Verdict(score, score > 0.5, "llm", "ok", "it is longer")
+
+    made = environment(reward="judge")
+    task = _known(made.tasks().train[0])
+    every = ", ".join(words_of(task)[0])
+    section = JudgeSection.model_validate({"group": {"method": "round_robin"}})
+    single = JudgedGrader(LongIsGood(), made.config.instructions)
+    grader = RankingGrader(GroupJudge(section, Longer(), None), single)
+    answers = ("x" * 80, every, f"<think>{'x' * 99}</think>{every}", "?")
+    (rollouts,) = await roll_out(grader, [completions(task, *answers)])
+    assert values(rollouts) == [1, 1 / 2, 1 / 2, 0]
+    assert [rollout.gold_score for rollout in rollouts] == [0, 1, 1, 0]
+    metrics = outcome_metrics(rollouts) | instruction_metrics(rollouts)
+    assert metrics["judge/agreement_with_gold"] == 0.5, "each right one beats one of two wrong ones"
+    (alone,) = (await roll_out(grader, [completions(task, every)]))[0]
+    assert (alone.reward.value, alone.failure, alone.gold_score) == (None, None, 1)
+
+
+@pytest.mark.parametrize("method", ["round_robin", "swiss", "list"])
+async def test_the_embedded_judge_ranks_a_group(method: str) -> None:
+    config = make_config(
+        {
+            "environment": "instructions",
+            "instructions": {"reward": "judge", "known_rule": SMALL},
+            "judge": {"group": {"method": method}},
+        }
+    )
+    made = make_environment(config)
+    task = _known(made.tasks().train[0])
+    async with made.open([task]):
+        (rollouts,) = await made.rollout([completions(task, "forest", "river", "lake", "")])
+        assert all(value is not None and 0 <= value <= 1 for value in values(rollouts))
+        assert values(rollouts)[-1] == 0
+        verdict = rollouts[0].verdict
+        assert verdict is not None and verdict.judge == "simulated"
+        record = to_record(rollouts[0], made.record(rollouts[0]), 1, 0, 0, None)
+        assert record["verdict"]["standing"]["of"] == 4
+
+
+def test_only_answers_are_ranked() -> None:
+    ranked = {"judge": {"group": {"method": "list"}}}
+    for keys, problem in (
+        ({"environment": "instructions"}, "judge.group.method: list needs environment: workflow"),
+        ({"environment": "judging"}, "judge.group.method: list needs environment: workflow"),
+        (
+            {"grpo": {"group_size": 27}},
+            "group_size: 27; judge.group needs at least 2 and at most 26",
+        ),
+        ({"reward": {"cost_weight": 0.1}}, "reward.cost_weight"),
+    ):
+        with pytest.raises(ValueError, match=problem):
+            make_config({**keys, **ranked})
 
 
 def test_demonstrations_give_no_choice_away() -> None:

@@ -11,6 +11,7 @@ from judge_doubles import ScriptedModel, reply, unavailable
 from flowright.config.judge import JudgeSection
 from flowright.config.llm import SimulatedSection
 from flowright.judging.attempts import FORMS
+from flowright.judging.group_judge import GroupJudge
 from flowright.judging.llm_judge import LlmJudge
 from flowright.judging.parsing import Form
 from flowright.judging.verdict import Criterion, JudgeQuery, Verdict
@@ -88,6 +89,29 @@ async def test_the_embedded_judge_compares_in_every_form(form: Form) -> None:
     assert (better.status, better.score, better.correct) == ("ok", 1.0, True), better.reason
     assert (worse.status, worse.score, worse.correct) == ("ok", 0.0, False)
     assert [member.score for member in better.members] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_the_embedded_judge_ranks_a_list_in_every_form(form: Form) -> None:
+    how = JudgeSection.model_validate({"group": {"method": "list"}})
+    ranking = GroupJudge(how, LlmJudge(Embedded(form), section("pairwise")), Embedded(form))
+    answers = ("It is 41.", "It is 42.", "It is 40.", "42")
+    asked = [replace(PAIR, answer=text, rival=None, key=text) for text in answers]
+    scores = [verdict.score or 0.0 for verdict in await ranking.rank(asked) if verdict]
+    assert min(scores[1], scores[3]) > max(scores[0], scores[2])
+
+
+def test_the_embedded_judge_ranks_two_answers_as_it_compares_them() -> None:
+    """And favours places by as much."""
+    settings = {"judge_true_positive": 0.8, "judge_false_positive": 0.3}
+    simulated = SimulatedSection.model_validate({**settings, "judge_biases": {"position": 0.2}})
+    assessor = Assessor(simulated, Solver((), 0, WrongSolutions(Sandbox(workers=1), 0, 4)))
+    two = JudgePrompt("How many?", "It is 42.", ("42",), None, rival="It is 41.")
+    many = replace(two, listed=("It is 42.", "It is 41."))
+    for prompt in (two, many):
+        replies = [assessor.reply(prompt, Draws(n), None) for n in range(4000)]
+        won = sum("Answer A is" in reply for reply in replies) / len(replies)
+        assert won == pytest.approx(0.5 + (0.8 - 0.3) / 2 + 0.2 / 2, abs=0.03)
 
 
 @pytest.mark.parametrize("form", FORMS)
