@@ -134,7 +134,7 @@ async def test_the_best_samples_vote() -> None:
     verdict = await _voted([1, 4, 1, 3], keep=2)
     assert verdict.correct is False and verdict.attempts == verdict.usage.calls == 8
     assert [member.parts[META] for member in verdict.members] == [0.25, 1, 0.25, 0.75]
-    left_out = [member.reason.startswith(LEFT_OUT) for member in verdict.members]
+    left_out = [LEFT_OUT in member.parts for member in verdict.members]
     assert left_out == [True, False, True, False]
     assert len(verdict.replies) == 4, "the meta judge's"
     assert (await _voted([2, 2, 2, 2])).correct is True, "of equal ones the earlier"

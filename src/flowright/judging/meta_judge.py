@@ -15,10 +15,9 @@ from flowright.judging.schemas import GRADE, TOP_GRADE, Field
 from flowright.judging.verdict import JudgeQuery, Verdict
 from flowright.llm.chat import ChatModel, Usage
 
-META, META_FAILED = "meta", "meta_failed"
-"""Parts of a verdict: the rating of a sample; 1 where the meta judge failed and all voted."""
-LEFT_OUT = "Left out by the meta judge. "
-"""Beginning of the reason of a sample without a vote."""
+META, LEFT_OUT, META_FAILED = "meta", "left out", "meta_failed"
+"""Parts of a verdict: the rating of a sample; 1 for a sample without a vote; 1 where the meta judge
+failed and all voted."""
 
 _GRADE = Field("grade", GRADE, tagged=True)
 _RATES = (
@@ -68,7 +67,7 @@ class BestSamples(Panel):
 
     If a rating fails, all samples vote, and the verdict has the part :data:`META_FAILED`. With no
     more verdicts than ``keep`` there are no ratings. ``members`` of the verdict are all samples,
-    with the part :data:`META`.
+    with the parts :data:`META` and :data:`LEFT_OUT`.
     """
 
     meta: MetaJudge
@@ -107,9 +106,9 @@ class BestSamples(Panel):
 
 def voting_samples(samples: Sequence[Verdict]) -> list[Verdict]:
     """Return the samples that a meta judge did not leave out."""
-    return [sample for sample in samples if not sample.reason.startswith(LEFT_OUT)]
+    return [sample for sample in samples if LEFT_OUT not in sample.parts]
 
 
 def _graded(verdict: Verdict, grade: int, has_vote: bool) -> Verdict:
-    reason = verdict.reason if has_vote else LEFT_OUT + verdict.reason
-    return replace(verdict, parts={**verdict.parts, META: grade / TOP_GRADE}, reason=reason)
+    parts = {META: grade / TOP_GRADE} | ({} if has_vote else {LEFT_OUT: 1.0})
+    return replace(verdict, parts={**verdict.parts, **parts})
