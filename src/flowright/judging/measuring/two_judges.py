@@ -66,7 +66,7 @@ def two_judges_section(record: Record) -> ReportSection | None:
     facts.append(("exact p (McNemar)", f"{against['p']:.3g}"))
     lead = (
         f"{names[0]} minus {names[1]}{' (simulated)' if against['simulated'] else ''}. Right: the "
-        "verdict of both orders is the label, in RewardBench 2 the whole row. The interval is at 95 %, from a bootstrap over "
-        "prompts; p takes the rows for independent."
+        "verdict of both orders is the label, in RewardBench 2 the whole row. The interval is at "
+        "95 %, from a bootstrap over prompts; p takes the rows for independent."
     )
     return ReportSection("against", "Two judges", [FactList(facts)], lead)
