@@ -72,6 +72,12 @@ COMMANDS: Mapping[str, Command] = {
     "data constraints": Command(
         training_files.constraints, training_files.add_constraints_options, signals=False
     ),
+    "data rubrics": Command(
+        training_files.rubrics,
+        training_files.add_rubrics_options,
+        signals=False,
+        stopped="stopped; replies are kept, the same command goes on",
+    ),
     "judge exam": Command(
         judges.exam,
         judges.add_exam_options,

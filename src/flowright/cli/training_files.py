@@ -1,16 +1,18 @@
-"""Commands that make files to train on: judge preferences, transcripts, checkable instructions."""
+"""Commands that make files to train on: preferences, transcripts, instructions, rubrics."""
 
 import argparse
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowright.core.command_line import at_least_one, progress_bars, settings_of
+from flowright.core.command_line import at_least_one, progress_bars, say, settings_of
 
 if TYPE_CHECKING:
     from flowright.data.preference_files import PreferenceSplit, RowOptions
+    from flowright.judging.rubrics.freezing import RubricRequest
 
 PREFERENCE_FORMS = ("sft", "bradley_terry", "pointwise", "pairwise")
 PROMPT_COLUMNS = ("prompt", "question", "instruction")
@@ -299,7 +301,7 @@ def constraints(options: argparse.Namespace) -> int:
     from flowright.core.errors import DataError
     from flowright.core.files import write_json, write_text
     from flowright.criteria.constraints.drawing import Drawing, chosen_types, draw
-    from flowright.data.contamination import read_sealed_files, test_files
+    from flowright.data.sealed import read_sealed_files, test_files
 
     fewest, _, most = options.per_prompt.partition("-")
     most = most or fewest
@@ -340,7 +342,7 @@ def constraints(options: argparse.Namespace) -> int:
 
 def _texts(paths: Sequence[Path]) -> list[str]:
     """The prompts of files. Raises DataError."""
-    from flowright.data.sources.dataset import read_table
+    from flowright.data.sources.rows import read_table
 
     found: list[str] = []
     for path in paths:
@@ -350,3 +352,132 @@ def _texts(paths: Sequence[Path]) -> list[str]:
                 raise row.error(f"no {', '.join(PROMPT_COLUMNS)} in it")
             found.append(row.text(name).strip())
     return found
+
+
+def add_rubrics_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE",
+                        help="rubric rows: .jsonl or .parquet")  # fmt: skip
+    parser.add_argument("--judge", required=True, metavar="NAME",
+                        help="the model that grades: a model of llm.file, or simulated",
+                        )  # fmt: skip
+    parser.add_argument("--writer", metavar="NAME",
+                        help="the model that writes criteria (default: the judge)")  # fmt: skip
+    parser.add_argument("--task", default="", metavar="TEXT",
+                        help="criteria of a task: its description")  # fmt: skip
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--pairs", type=Path, metavar="FILE",
+                      help="labelled pairs, to find criteria by and to check them on")  # fmt: skip
+    what.add_argument("--benchmark", metavar="NAME[/SUBSET]", help="likewise, of a benchmark")
+    parser.add_argument("--each", action="store_true",
+                        help="criteria of each prompt alone; pairs only check them")  # fmt: skip
+    parser.add_argument("--prompts", type=Path, nargs="+", default=(), metavar="FILE",
+                        help="prompts that get rows (default: those of the pairs)")  # fmt: skip
+    parser.add_argument("--data", dest="folder", type=Path, default=Path("data/raw"),
+                        metavar="DIR", help="the downloads (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--criteria", dest="most", type=at_least_one, default=6, metavar="N",
+                        help="of a rubric, at most (default: 6)")  # fmt: skip
+    parser.add_argument("--held-out", type=float, default=0.5, metavar="SHARE",
+                        help="of the pairs, if criteria come from them (default: 0.5)")  # fmt: skip
+    parser.add_argument("--limit", type=at_least_one, metavar="N", help="prompts of the pairs")
+    parser.add_argument("--require", action="store_true",
+                        help="exit 1 unless labels are predicted above chance")  # fmt: skip
+    parser.add_argument("--config", type=Path, default=Path("config/judge_server.yaml"),
+                        help="its judge, llm and simulated sections are used")  # fmt: skip
+    parser.add_argument("--seed", type=int, default=0, help="of every draw (default: 0)")
+    parser.add_argument("--overwrite", action="store_true", help="start again")
+    parser.add_argument("--set", dest="overrides", action="append", default=[],
+                        metavar="key=value", help="of --config; repeat it")  # fmt: skip
+
+
+def rubrics(options: argparse.Namespace) -> int:
+    """Make rubrics with a model, freeze them, and check that they predict labels.
+
+    flowright data rubrics --task "Letters of a bank" --judge NAME --out rubric.jsonl
+    flowright data rubrics --pairs pairs.jsonl --judge NAME --out rubric.jsonl --require
+    flowright data rubrics --prompts prompts.jsonl --judge NAME --out rubrics.jsonl
+
+    Writes rubric rows (prompt, rubrics) and a manifest, rubric.rubrics.json, with the hash of the
+    criteria: changed rows are refused wherever rubrics are read. Criteria from pairs are chosen on
+    one part of the pairs and checked on the other. An interrupted command resumes.
+    docs/instructions.md has more.
+    """
+    import time
+
+    import uvloop
+
+    from flowright.judging.rubrics.freezing import freeze_rubrics
+
+    began = time.monotonic()
+    with progress_bars() as (bars, progress):
+        request = _rubric_request(options, partial(say, bars.console))
+        manifest = uvloop.run(freeze_rubrics(request, progress))
+    _show_rubrics(manifest)
+    print(f"{time.monotonic() - began:.0f} s; {options.out}: {manifest['rows']:,} rows, SHA-256 of "
+          f"the criteria {manifest['criteria_sha256']}")  # fmt: skip
+    check = manifest["check"]
+    if check and check["predicts"]:
+        return 0
+    why = "it does not predict the labels above chance" if check else "no labels to check it with"
+    print(f"WARNING: unproven rubric: {why}")
+    return int(options.require)
+
+
+def _rubric_request(options: argparse.Namespace, note: Callable[[str], None]) -> "RubricRequest":
+    from flowright.core.errors import UserError
+    from flowright.judging.measuring.judge_benchmark import BenchmarkRequest, labelled_pairs
+    from flowright.judging.rubrics.freezing import RubricRequest, read_rubric_prompts
+
+    problems: list[str] = []
+    has_pairs = bool(options.pairs or options.benchmark)
+    if not (options.task or has_pairs or options.prompts):
+        problems.append("name --task, --pairs, --benchmark or --prompts")
+    if options.task and options.each:
+        problems.append("--task and --each: criteria are of the task or of each prompt")
+    if options.out.suffix not in (".jsonl", ".parquet"):
+        problems.append(f"--out {options.out}: .jsonl or .parquet")
+    if not 0 < options.held_out < 1:
+        problems.append(f"--held-out {options.held_out}: above 0 and below 1")
+    if problems:
+        raise UserError(*problems)
+    asked = settings_of(options, BenchmarkRequest, judge=None)
+    pairs = labelled_pairs(asked, note)[1] if has_pairs else ()
+    decided = [pair for pair in pairs if pair.label != "tie"]
+    if len(decided) < len(pairs):
+        note(f"{len(pairs) - len(decided)} pairs are left out: their label is a tie")
+    return settings_of(
+        options,
+        RubricRequest,
+        basis="task" if options.task else "pairs" if has_pairs and not options.each else "problem",
+        pairs=decided,
+        prompts=read_rubric_prompts(options.prompts),
+        writer=options.writer or options.judge,
+    )
+
+
+def _show_rubrics(manifest: dict[str, Any]) -> None:
+    """Print the criteria, the check and the number of questions."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from flowright.core.formatting import percent
+    from flowright.core.report import estimate_cell
+    from flowright.core.untrusted import one_line
+
+    if manifest["simulated"]:
+        print("SIMULATED: the embedded server wrote or graded; its criteria teach nothing.")
+    console, check = Console(), manifest["check"]
+    for item in manifest.get("criteria", ()):
+        print(f"{item['points']:>5g}  {one_line(item['criterion'])}")
+    candidates = manifest.get("candidates")
+    if candidates and not any(each["points"] for each in candidates):
+        print("no criterion agrees with the training labels; these keep the writer's points")
+    if check:
+        table = Table("", "agreement", "rubric leads by", "undecided",
+                      title=f"{check['pairs']} held-out pairs, ties count half")  # fmt: skip
+        for name, found in check["figures"].items():
+            cells = [estimate_cell(found.get(what), percent) for what in ("agreement", "lead")]
+            shown = [f"{cell.text} ({cell.note})" if cell.note else cell.text for cell in cells]
+            table.add_row(name, *shown, str(found["undecided"]))
+        console.print(table)
+    counts = (f"{count:,} {stage}" for stage, count in manifest["questions"].items())
+    print(f"asked: {', '.join(counts)}")

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from flowright.data.task import Problem
+from flowright.simulation.rubric_writer import ASKS_FOR_RUBRIC, RubricPrompt
 from flowright.simulation.table import Way
 
 _SHINGLE = 4  # words
@@ -250,11 +251,15 @@ class _Labelled:
     text: str
 
 
-def read_prompt(messages: Sequence[tuple[str, str]], index: TaskIndex) -> TaskPrompt | JudgePrompt:
+def read_prompt(
+    messages: Sequence[tuple[str, str]], index: TaskIndex
+) -> TaskPrompt | JudgePrompt | RubricPrompt:
     """Recognise a conversation of (role, content) pairs."""
     prompt = "\n\n".join(content for _, content in messages)
     task = index.find(prompt)
     parts, instruction = _parts(prompt, task)
+    if ASKS_FOR_RUBRIC.search(instruction):
+        return RubricPrompt.of_parts([(part.label, part.text) for part in parts])
     if _JUDGES.search(instruction):
         judgement = _judgement(prompt, parts, instruction, task)
         if judgement is not None:

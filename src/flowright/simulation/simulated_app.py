@@ -40,6 +40,7 @@ from flowright.simulation.protocol import (
     request_of,
 )
 from flowright.simulation.requested_format import Unfillable
+from flowright.simulation.rubric_writer import RubricPrompt, write_rubric
 from flowright.simulation.solver import Solver
 from flowright.simulation.table import STEADY_TEMPERATURE, TABLE
 from flowright.simulation.values import WrongSolutions
@@ -113,7 +114,11 @@ class SimulatedApp(Starlette):
         return reply_of(query, choices, name, malformed=fault == "malformed")
 
     async def _choice(
-        self, query: ChatQuery, prompt: TaskPrompt | JudgePrompt, index: int, fault: Fault | None
+        self,
+        query: ChatQuery,
+        prompt: TaskPrompt | JudgePrompt | RubricPrompt,
+        index: int,
+        fault: Fault | None,
     ) -> ReplyChoice:
         if fault == "empty":
             return ReplyChoice(None, "length", "(simulated: the budget was spent on reasoning)")
@@ -125,6 +130,8 @@ class SimulatedApp(Starlette):
             key = (prompt.question, prompt.answer, prompt.rival, *graded, *prompt.listed[2:])
             draws = Draws(self._section.seed, "judge", *key, *seed)
             text = self._assessor.reply(prompt, draws, query.response_format)
+        elif isinstance(prompt, RubricPrompt):
+            text = write_rubric(prompt, query.response_format)
         else:
             messages = digest(repr(query.messages).encode("utf-8", "replace"))
             task_id = prompt.task.id if prompt.task else ""

@@ -1,11 +1,16 @@
 """Rows of rubric files and of VerIF's: types, forms and reading."""
 
+import hashlib
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from flowright.core.errors import DataError
+from flowright.core.tables import read_object
+from flowright.data.contamination import conversation_key
 from flowright.data.preferences import Conversation
 from flowright.data.row_files import (
     Fault,
@@ -244,8 +249,36 @@ def _constraint(checker: object, function: object, number: int) -> Constraint:
 
 def read_rubrics(paths: Sequence[Path]) -> RowFile[RubricRow]:
     """The rubric rows of files, in their order. Raises DataError for files that cannot be read, all
-    of them at once, and where no row is left."""
-    return read_row_files(paths, rubric_row, "rubric row")
+    of them at once, where no row is left, and for criteria that a manifest has frozen otherwise."""
+    found = read_row_files(paths, rubric_row, "rubric row")
+    for path in paths:
+        frozen = manifest_path(path)
+        rows = [row for row in found.rows if row.id.rpartition(":")[0] == str(path)]
+        if frozen.is_file() and read_object(frozen).get(FROZEN) != criteria_sha256(rows):
+            raise DataError(
+                f"{path}: its criteria are not those that {frozen.name} has frozen and measured; "
+                "restore the file, make it again, or remove the manifest"
+            )
+    return found
+
+
+FROZEN = "criteria_sha256"
+
+
+def manifest_path(path: Path) -> Path:
+    """Return the manifest of frozen rubrics: ``bank.jsonl`` has ``bank.rubrics.json``."""
+    return path.with_name(f"{path.stem}.rubrics.json")
+
+
+def criteria_sha256(rows: Iterable[RubricRow]) -> str:
+    """Return the digest of rows' conversations, criteria and points, in any order."""
+    lines = (
+        json.dumps(
+            [conversation_key(row.conversation), [(i.criterion, i.points) for i in row.items]]
+        )
+        for row in rows
+    )
+    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
 
 
 def read_verif(paths: Sequence[Path]) -> RowFile[VerifRow]:

@@ -12,6 +12,7 @@ from flowright.config.llm import SIMULATED
 from flowright.config.root import Config as RunConfig
 from flowright.core.errors import DataError
 from flowright.core.statistics import SHARE
+from flowright.criteria.rubrics.rows import RubricRow, criteria_sha256
 from flowright.criteria.rubrics.scaffolding import Schedule, scaffolded, shown_items
 from flowright.data.contamination import TrainedOn
 from flowright.data.task import Task
@@ -190,6 +191,10 @@ class InstructionsEnvironment(RowEnvironment[InstructionsSection]):
         about: dict[str, Any] = {**super().about(), "reward": section.reward, "warnings": []}
         if section.reward != "constraints":
             about["judge"] = ", ".join(self.config.judge_names)
+        if section.reward == "rubric" and self._sets:
+            tasks = (*self._sets.train, *self._sets.held_out)
+            rubrics = [task.row for task in tasks if isinstance(task.row, RubricRow)]
+            about["criteria_sha256"] = criteria_sha256(rubrics)
         if sandbox is not None and not sandbox.isolation.sufficient:
             about["warnings"] = [f"WEAKER ISOLATION than required: {sandbox.isolation}"]
         return about

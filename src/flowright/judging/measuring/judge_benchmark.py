@@ -132,7 +132,7 @@ async def _benchmark(
         pairs, partial = _limited(sets.pairs, prompt_of, request)
         partial, difficulty = [*sets.partial, *partial], sets.difficulty
     else:
-        benchmark, pairs, partial = _pairs(request, say)
+        benchmark, pairs, partial = labelled_pairs(request, say)
     async with open_measured_judge(request.judge, open_folder) as opened:
         overlap = _overlap(request, opened, pairs)
         rows = PairRows(pairs, benchmark, request.seed, difficulty)
@@ -261,7 +261,9 @@ def _calibrated(
 # Rows.
 
 
-def _pairs(request: BenchmarkRequest, say: Say) -> tuple[Benchmark, tuple[Pair, ...], list[str]]:
+def labelled_pairs(
+    request: BenchmarkRequest, say: Say
+) -> tuple[Benchmark, tuple[Pair, ...], list[str]]:
     """The benchmark, its pairs, and in which way they are not all."""
     if request.pairs is not None:
         read = read_pairs_file(request.pairs)
