@@ -301,7 +301,7 @@ def constraints(options: argparse.Namespace) -> int:
     from flowright.core.errors import DataError
     from flowright.core.files import write_json, write_text
     from flowright.criteria.constraints.drawing import Drawing, chosen_types, draw
-    from flowright.data.sealed import read_sealed_files, test_files
+    from flowright.data.contamination import read_sealed_files, test_files
 
     fewest, _, most = options.per_prompt.partition("-")
     most = most or fewest
@@ -342,7 +342,7 @@ def constraints(options: argparse.Namespace) -> int:
 
 def _texts(paths: Sequence[Path]) -> list[str]:
     """The prompts of files. Raises DataError."""
-    from flowright.data.sources.rows import read_table
+    from flowright.data.sources.dataset import read_table
 
     found: list[str] = []
     for path in paths:
