@@ -76,8 +76,27 @@ class Game:
     verdict: Verdict
 
     @property
-    def score(self) -> float | None:
-        return self.verdict.score
+    def sides(self) -> tuple[int, int]:
+        return self.first, self.second
+
+    def for_side(self, number: int) -> float:
+        """Return the score of one of the sides, of a game with a verdict."""
+        assert self.verdict.score is not None
+        return self.verdict.score if number == self.first else 1 - self.verdict.score
+
+    def seen_from(self, number: int) -> Verdict:
+        """Return the verdict for one of the sides. The cost is the first side's."""
+        if number == self.first:
+            reason = f"against answer {self.second + 1}: {self.verdict.reason}"
+            return replace(self.verdict, reason=reason)
+        turned = replace(
+            self.verdict, reason=f"against answer {self.first + 1}: {self.verdict.reason}",
+            attempts=0, usage=Usage(), replies=(),
+        )  # fmt: skip
+        if turned.score is None:
+            return turned
+        correct = None if turned.correct is None else not turned.correct
+        return replace(turned, score=1 - turned.score, correct=correct)
 
 
 @dataclass(slots=True)
@@ -110,7 +129,8 @@ class GroupJudge:
         self._asker: RetryingAsker | None = None
         if section.group.method == "list":
             assert model is not None
-            self._wording = wording_of(section).for_ask("list", section.wording)
+            self._wording = wording_of(section)
+            self._words = self._wording.for_ask("list", section.wording)
             self._asker = RetryingAsker(model, section)
 
     async def rank(self, queries: Sequence[JudgeQuery | None]) -> list[Verdict | None]:
@@ -153,7 +173,7 @@ class GroupJudge:
         for _ in range(group.rounds):
             share = {n: _share_won(table, n)[0] for n in table.live}
             order = sorted(table.live, key=lambda n: (-share[n], tie_breaks[n]))
-            met = {frozenset((game.first, game.second)) for game in table.games}
+            met = {frozenset(game.sides) for game in table.games}
             paired = swiss_pairs(order, met, rests)
             rests += set(order) - {n for pair in paired for n in pair}
             await self._play(table, paired)
@@ -164,7 +184,7 @@ class GroupJudge:
         table.lost |= {
             game.first: game.verdict for game in played if game.verdict.source == "floor"
         }
-        doubtful = {n for g in played if g.verdict.status in CAUSED for n in (g.first, g.second)}
+        doubtful = {n for g in played if g.verdict.status in CAUSED for n in g.sides}
         await self._find_faults(table, doubtful)
 
     async def _game(self, table: _Table, first: int, second: int) -> Game:
@@ -230,14 +250,16 @@ class GroupJudge:
         shown = [(query.answer, query.evidence) for query in answers]
         alone = replace(answers[0], rival_evidence="")  # the evidence stands beside each answer
         blocks = (*task_blocks(alone), *lettered_blocks(shown, self._section))
-        words, fields = self._wording, (ranking_field(len(answers)),)
-        return Question(blocks, fields, name, words.system, words.instruction)
+        fields, asked = (ranking_field(len(answers)),), self._words.instruction
+        if "{criteria}" in asked:
+            asked = asked.replace("{criteria}", self._wording.criteria[alone.answer_type])
+        return Question(blocks, fields, name, self._words.system, asked)
 
     # Scores.
 
     def _verdict(self, table: _Table, number: int, has_beaten: bool) -> Verdict:
         """Return the verdict on one of the different answers; its standing has no rank yet."""
-        games = [_seen_from(game, number) for game in table.games if number in _sides(game)]
+        games = [game.seen_from(number) for game in table.games if number in game.sides]
         lists = table.lists if number == min(table.live, default=0) else []
         members = [*games, *(v for n, v in table.alone.items() if n == number)]
 
@@ -290,34 +312,14 @@ def _text(query: JudgeQuery) -> str:
     return spoken_answer(query.answer).strip()
 
 
-def _sides(game: Game) -> tuple[int, int]:
-    return game.first, game.second
-
-
-def _seen_from(game: Game, number: int) -> Verdict:
-    """Return the verdict of a game for one of its sides, without those that it was derived from.
-    The cost is the first side's."""
-    other = game.second if number == game.first else game.first
-    reason = f"against answer {other + 1}: {game.verdict.reason}"
-    own = replace(game.verdict, members=(), reason=reason)
-    if number == game.first or own.score is None:
-        turned = own
-    else:
-        correct = None if own.correct is None else not own.correct
-        turned = replace(own, score=1 - own.score, correct=correct)
-    return (
-        turned if number == game.first else replace(turned, attempts=0, usage=Usage(), replies=())
-    )
-
-
 def _share_won(table: _Table, number: int) -> tuple[float, float, int, int, int]:
     """Return the share of comparisons with live answers that an answer wins, ties counting half
     (0.5 without any), how many other answers it was compared with, wins, losses and ties."""
     live = set(table.live)
     outcomes = [
-        game.score if number == game.first else 1 - game.score
+        game.for_side(number)
         for game in table.games
-        if game.score is not None and number in _sides(game) and live.issuperset(_sides(game))
+        if game.verdict.status == "ok" and number in game.sides and live.issuperset(game.sides)
     ]
     compared = len(outcomes)
     for order in table.orders:
@@ -393,19 +395,14 @@ def strengths(games: Sequence[Game], live: Sequence[int]) -> Mapping[int, float]
     with :data:`PRIOR`, by Hunter's iteration (2004, "MM algorithms for generalized Bradley-Terry
     models"). Answers of a Swiss tournament meet others of about their own score, so that their
     shares of wins cannot be compared; where all have met, both orders agree."""
-    known = [g for g in games if g.score is not None and {g.first, g.second} <= set(live)]
-    wins = dict.fromkeys(live, PRIOR)
-    for game in known:
-        assert game.score is not None
-        wins[game.first] += game.score
-        wins[game.second] += 1 - game.score
+    known = [g for g in games if g.verdict.status == "ok" and {*g.sides} <= {*live}]
+    wins = {n: PRIOR + sum(g.for_side(n) for g in known if n in g.sides) for n in live}
     p = dict.fromkeys(live, 1.0)
     for _ in range(_ROUNDS):
         weights = {n: 2 * PRIOR / (p[n] + 1) for n in live}
         for game in known:
-            weight = 1 / (p[game.first] + p[game.second])
-            weights[game.first] += weight
-            weights[game.second] += weight
+            for n in game.sides:
+                weights[n] += 1 / (p[game.first] + p[game.second])
         p = {n: wins[n] / weights[n] for n in live}
     others = max(1, len(live) - 1)
     return {n: math.fsum(p[n] / (p[n] + p[m]) for m in live if m != n) / others for n in live}
