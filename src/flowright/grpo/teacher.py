@@ -6,8 +6,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Protocol
 
-from transformers import PreTrainedTokenizerBase
-
 from flowright.config.grpo import GrpoSection, TeacherSection
 from flowright.config.policy import LoraSection
 from flowright.config.root import Config
@@ -19,6 +17,7 @@ from flowright.llm.transport import CONNECT_SECONDS, RequestError
 from flowright.policy.model import Policy, load_policy
 from flowright.policy.model_folders import load_tokenizer
 from flowright.policy.model_thread import on_model_thread
+from flowright.policy.sampling import Tokenizer
 from flowright.policy.vllm.fleet import Fleet, all_of
 from flowright.policy.vllm.proof import QUESTIONS
 from flowright.policy.vllm.requests import Requests
@@ -96,7 +95,7 @@ class ServedTeacher:
         self._fleet.counters.role("teacher").replied(len(ids), 0)
         return found[len(prompt) - 1 :].tolist()
 
-    async def check(self, tokenizer: PreTrainedTokenizerBase | None, longest: int) -> None:
+    async def check(self, tokenizer: Tokenizer | None, longest: int) -> None:
         """Raise UserError with a line for each server that does not score samples of ``longest``
         tokens with their prompt, or has other token ids than the tokenizer, if there is one."""
         servers = self._fleet.servers.items()
@@ -105,7 +104,7 @@ class ServedTeacher:
             raise UserError(*(f"{KEY}: {problem}" for problem in found if problem))
 
     async def _check(
-        self, url: str, server: Requests, tokenizer: PreTrainedTokenizerBase | None, longest: int
+        self, url: str, server: Requests, tokenizer: Tokenizer | None, longest: int
     ) -> str | None:
         """Return the server's problem."""
         try:
@@ -122,7 +121,7 @@ class ServedTeacher:
             await server.score(self._name, theirs, LEAST)
             if tokenizer is None:
                 return None
-            probe = PROBE + "".join(tokenizer.get_added_vocab())
+            probe = PROBE + "".join(t.content for t in tokenizer.added_tokens_decoder.values())
             ours = tokenizer.encode(probe, add_special_tokens=False)
             different = _difference(ours, await server.token_ids(self._name, probe))
             return different and f"{url}: {different}"
@@ -140,7 +139,7 @@ def _difference(ours: Sequence[int], theirs: Sequence[int]) -> str | None:
     )
 
 
-def check_vocabulary(policy: PreTrainedTokenizerBase, teacher: PreTrainedTokenizerBase) -> None:
+def check_vocabulary(policy: Tokenizer, teacher: Tokenizer) -> None:
     """Raise ConfigError unless all of the policy's tokens have the same ids for the teacher."""
     theirs = teacher.get_vocab()
     other = [(token, n) for token, n in policy.get_vocab().items() if theirs.get(token) != n]
@@ -196,7 +195,7 @@ def _load(config: Config, policy: Policy) -> Policy:
     return model
 
 
-async def check_teacher(config: Config, tokenizer: PreTrainedTokenizerBase | None) -> str:
+async def check_teacher(config: Config, tokenizer: Tokenizer | None) -> str:
     """Check the teacher for a dry run, and return a line on it. Raises UserError."""
     section = config.grpo.teacher
     assert section.model is not None

@@ -29,6 +29,11 @@ class Tokenizer(Protocol):
 
     def decode(self, token_ids: Any, **options: Any) -> Any: ...
 
+    def get_vocab(self) -> dict[str, int]: ...
+
+    @property
+    def added_tokens_decoder(self) -> dict[int, Any]: ...
+
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
