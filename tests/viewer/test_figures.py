@@ -206,16 +206,22 @@ def test_a_prompt_that_was_cut_says_so_and_shows_what_the_policy_saw(tmp_path: P
 
 
 def test_the_terminal_and_the_page_of_a_run_remark_on_the_same_values(tmp_path: Path) -> None:
-    for metric, good, bad, label, words in (
-        (AGREEMENT, 0.9, 0.7, "agreement", "agrees with gold on 70.0 %"),
-        ("rollout/unscored", 0.005, 0.25, "unscored", "25.0 % unscored"),
-        ("rollout/valid_frac", 0.95, 0.5, "valid", "50.0 % valid"),
-        (CUT, 0.0, 0.125, "cut", "12.5 % of the prompts cut"),
-    ):
-        for value in (good, bad):
-            run = make_run(tmp_path / f"{label}-{value}", 12)
-            rows = [row | ({metric: value} if row["step"] else {}) for row in read_metrics(run)]
-            (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-            marked = re.search(rf"^{label} +[0-9.]+ % !", terminal(run), re.MULTILINE) is not None
-            listed = words in page(run, f"/run/{run.name}/")
-            assert (marked, listed) == (value == bad, value == bad), label
+    run = make_run(tmp_path / "run", 12)
+    before = read_metrics(run)
+    run_list = RunList(tmp_path)
+    for each in run_list.runs():
+        each.update()
+    with TestClient(create_app(run_list), "http://localhost") as client:
+        for metric, good, bad, label, words in (
+            (AGREEMENT, 0.9, 0.7, "agreement", "agrees with gold on 70.0 %"),
+            ("rollout/unscored", 0.005, 0.25, "unscored", "25.0 % unscored"),
+            ("rollout/valid_frac", 0.95, 0.5, "valid", "50.0 % valid"),
+            (CUT, 0.0, 0.125, "cut", "12.5 % of the prompts cut"),
+        ):
+            for value in (good, bad):
+                rows = [row | ({metric: value} if row["step"] else {}) for row in before]
+                text = "".join(json.dumps(row) + "\n" for row in rows)
+                (run / "metrics.jsonl").write_text(text)
+                remark = re.search(rf"^{label} +[0-9.]+ % !", terminal(run), re.MULTILINE)
+                listed = words in Document(client.get("/run/run/").text).text
+                assert (remark is not None, listed) == (value == bad, value == bad), label

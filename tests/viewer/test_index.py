@@ -137,11 +137,11 @@ def test_pages_by_key_are_all_attempts_once_in_order(run: Path, sort: str, down:
     seen = []
     with AttemptSearch(index_path(run)) as found:
         while True:
-            page = found.page(chosen, 5)
-            seen += page.attempts
-            if not page.after:
+            attempts, after = found.page(chosen, 5)
+            seen += attempts
+            if not after:
                 break
-            chosen = Filter.read({"sort": sort, "dir": down, "after": page.after})
+            chosen = Filter.read({"sort": sort, "dir": down, "after": after})
         for before, after in pairwise(seen):
             assert found.beside(chosen, before)[1] == after
             assert found.beside(chosen, after)[0] == before

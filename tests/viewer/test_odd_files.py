@@ -77,15 +77,16 @@ def test_an_attempt_is_shown_whatever_its_record_holds(tmp_path: Path) -> None:
         for at in places(record):
             if at in seen or at[0] in ("step", "group", "index"):
                 continue
-            seen.add(at)
-            for odd in ODD:
-                own = {"step": 1, "group": len(records), "index": 0}
+            for index, odd in enumerate(ODD):
+                own = {"step": 1, "group": len(seen), "index": index}
                 records.append(changed(record, at, odd) | own)
+            seen.add(at)
     assert len(seen) > 40
     write_rollouts(run, 1, records)
     with client_of(tmp_path) as client:
-        for group in range(len(records)):
-            for page in (f"attempt/1/{group}/0", f"group/1/{group}"):
+        for group in range(len(seen)):
+            attempts = [f"attempt/1/{group}/{index}" for index in range(len(ODD))]
+            for page in (*attempts, f"group/1/{group}"):
                 reply = client.get(f"/run/one/{page}")
                 assert reply.status_code == 200, (page, reply.text)
         for page in ("", "attempts", "export.jsonl", "export.parquet", "export.inspect.json"):
@@ -98,6 +99,10 @@ def test_a_run_is_shown_whatever_its_files_hold(tmp_path: Path, name: str) -> No
     run = make_run(tmp_path / "one", steps=3)
     lines = (run / name).read_text().splitlines()
     given = json.loads(lines[-1] if name == "metrics.jsonl" else "".join(lines))
+    if name == "evaluation.json":  # cells of two kinds and of one set are like all others
+        for row in given["rows"]:
+            row["kinds"] = {kind: row["kinds"][kind] for kind in ("all", "math")}
+            row["sources"] = {"GSM8K": row["sources"]["GSM8K"]}
     console = Console(file=io.StringIO(), width=100)
     with client_of(tmp_path) as client:
         for number, at in enumerate(at for at in places(given) if at != ("step",)):
@@ -321,7 +326,7 @@ def test_a_broken_off_file_of_rollouts_is_no_shorter_one(tmp_path: Path) -> None
 def test_lists_too_deep_to_follow_are_damage(tmp_path: Path) -> None:
     write_run(tmp_path / "two", 2)
     for name in FILES[:7]:
-        for depth in (DEEPEST + 1, 500, 1_000_000):
+        for depth in (DEEPEST + 1, 1_000_000):
             run = write_run(tmp_path / "one", 2)
             (run / name).write_text(f'{{"step": 1, "a": {"[" * depth}{"]" * depth}}}\n')
             refused = shown_on_all_screens(tmp_path)

@@ -27,9 +27,8 @@ from flowright.viewer.snapshot import (
     kinds,
     last,
     load_rollouts,
+    mean_seconds,
     merge_steps,
-    rollout_seconds,
-    stage_seconds,
     take_snapshot,
 )
 
@@ -93,8 +92,8 @@ def test_kinds_and_stages_come_in_their_usual_order() -> None:
     times = {"time/update": 2.0, "time/sample": 1.0, "time/judge": 0.5}
     now = Snapshot(Path("run"), {}, [{"step": 1, **names, **times}])
     assert kinds(now) == ["math", "code", "qa"]
-    assert list(stage_seconds(now).items()) == [("sample", 1.0), ("update", 2.0)]
-    assert rollout_seconds(now) == {"judge": 0.5}
+    assert list(mean_seconds(now).items()) == [("sample", 1.0), ("update", 2.0)]
+    assert mean_seconds(now, now.display.seconds) == {"judge": 0.5}
 
 
 def test_a_running_trainer_is_alive_while_it_holds_the_directory(tmp_path: Path) -> None:

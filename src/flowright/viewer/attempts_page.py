@@ -69,12 +69,12 @@ def attempts_body(found: AttemptSearch, chosen: Filter, links: Links, of_steps: 
     if not of_steps:
         none = "None is recorded: no step has ended yet, or the run samples nothing."
         return el("div", el("h1", "Attempts"), el("p", none))
-    page = found.page(chosen)
+    attempts, after = found.page(chosen)
     count, more = found.count(chosen)
     caption = f"{count:,}{' or more' if more else ''} attempt{'' if count == 1 else 's'}"
     following = first = None
-    if page.after:
-        address = links.of_run("attempts", chosen.query(after=page.after))
+    if after:
+        address = links.of_run("attempts", chosen.query(after=after))
         following = el("a", "Next page", href=address, rel="next")
     if chosen.after:
         first = el("a", "First page", href=links.of_run("attempts", chosen.query()))
@@ -88,7 +88,7 @@ def attempts_body(found: AttemptSearch, chosen: Filter, links: Links, of_steps: 
         [el("p", problem, class_="problem") for problem in chosen.problems],
         _active(chosen, links),
         el("div", bar, class_="bar"),
-        attempts_table(page.attempts, links, chosen, caption),
+        attempts_table(attempts, links, chosen, caption),
         below,
     ]
     return el(
@@ -335,9 +335,9 @@ def problem_body(
 ) -> Html | None:
     """A problem through the run, None where the run has no attempt at it. ``read`` gives the
     record of an attempt."""
-    where = "WHERE a.task_id = (SELECT id FROM tasks WHERE task = ?) ORDER BY a.id"
+    where = "a.task_id = (SELECT id FROM tasks WHERE task = ?)"
     groups: dict[tuple[int, int], list[Attempt]] = {}
-    for attempt in found.attempts(where, (task,)):
+    for attempt in found.attempts([where], (task,), "a.id"):
         groups.setdefault((attempt.step, attempt.group), []).append(attempt)
     visits = list(groups.values())
     if not visits:

@@ -20,7 +20,6 @@ from flowright.viewer.rollout_records import (
     escape_surrogates,
 )
 from flowright.viewer.run_list import ViewedRun
-from flowright.viewer.search import AttemptSearch
 from flowright.viewer.selection import Filter
 from flowright.viewer.snapshot import Snapshot
 
@@ -28,45 +27,45 @@ MOST_HELD = 20_000
 """Attempts of one parquet file or log, which are made in memory; JSON Lines have no limit."""
 
 
-def selected_records(
-    run: ViewedRun, found: AttemptSearch, chosen: Filter
-) -> Iterator[tuple[Attempt, Record]]:
+def selected_records(run: ViewedRun, chosen: Filter) -> Iterator[tuple[Attempt, Record]]:
     """The attempts of a selection with their records, the first step first: each file of the run
     is read once, whatever the selection is sorted by."""
     ascending = Filter(chosen.values, descending=False)
-    for step, attempts in groupby(found.each(ascending), key=lambda attempt: attempt.step):
-        wanted = {attempt.start: attempt for attempt in attempts}
-        for line in read_lines(rollouts_path(run.folder, step)):
-            attempt = wanted.get(line.start)
-            record = parse_record(line.data) if attempt else None
-            if attempt and record is not None:
-                yield attempt, record
+    with run.found() as found:
+        for step, attempts in groupby(found.each(ascending), key=lambda attempt: attempt.step):
+            wanted = {attempt.start: attempt for attempt in attempts}
+            for line in read_lines(rollouts_path(run.folder, step)):
+                attempt = wanted.get(line.start)
+                record = parse_record(line.data) if attempt else None
+                if attempt and record is not None:
+                    yield attempt, record
 
 
-def jsonl(run: ViewedRun, found: AttemptSearch, chosen: Filter) -> Iterator[bytes]:
+def jsonl(run: ViewedRun, chosen: Filter) -> Iterator[bytes]:
     """The records of a selection, one a line."""
-    for _, record in selected_records(run, found, chosen):
+    for _, record in selected_records(run, chosen):
         yield json.dumps(record).encode() + b"\n"
 
 
-def parquet(run: ViewedRun, found: AttemptSearch, chosen: Filter) -> bytes:
+def parquet(run: ViewedRun, chosen: Filter) -> bytes:
     """A row an attempt: its filterable properties, its texts, and the whole record as JSON.
     Raises UserError for a selection that is too large to be held."""
     import pyarrow
     import pyarrow.parquet
 
-    rows = [_flat(attempt, record) for attempt, record in load_selection(run, found, chosen)]
-    table = pyarrow.Table.from_pylist(rows, schema=pyarrow.schema(_fields(pyarrow)))
+    kinds = ((_WHOLE, pyarrow.int64()), (_REAL, pyarrow.float64()), (_TEXTS, pyarrow.string()))
+    schema = pyarrow.schema([(name, kind) for names, kind in kinds for name in names])
+    rows = [_flat(attempt, record) for attempt, record in load_selection(run, chosen)]
     out = BytesIO()
-    pyarrow.parquet.write_table(table, out, compression="zstd")
+    pyarrow.parquet.write_table(
+        pyarrow.Table.from_pylist(rows, schema=schema), out, compression="zstd"
+    )
     return out.getvalue()
 
 
-def load_selection(
-    run: ViewedRun, found: AttemptSearch, chosen: Filter
-) -> list[tuple[Attempt, Record]]:
+def load_selection(run: ViewedRun, chosen: Filter) -> list[tuple[Attempt, Record]]:
     """All of a selection at once. Raises UserError for more than ``MOST_HELD``."""
-    kept = list(islice(selected_records(run, found, chosen), MOST_HELD + 1))
+    kept = list(islice(selected_records(run, chosen), MOST_HELD + 1))
     if len(kept) > MOST_HELD:
         message = f"more than {MOST_HELD:,} attempts: narrow the selection, or export JSON Lines"
         raise UserError(message)
@@ -80,11 +79,6 @@ _TEXTS = (
 )
 _WHOLE = ("step", "group", "index", "tokens", "llm_tokens", "calls")
 _REAL = ("reward", "advantage", "seconds")
-
-
-def _fields(pyarrow: Any) -> Sequence[tuple[str, Any]]:
-    kinds = ((_WHOLE, pyarrow.int64()), (_REAL, pyarrow.float64()), (_TEXTS, pyarrow.string()))
-    return [(name, kind) for names, kind in kinds for name in names]
 
 
 def _flat(attempt: Attempt, record: Record) -> dict[str, Any]:
@@ -110,14 +104,14 @@ _YEAR_3000 = 32_503_680_000  # seconds since 1970
 STOPS = frozenset({"stop", "max_tokens", "content_filter", "model_length", "tool_calls"})
 
 
-def inspect_log(run: ViewedRun, found: AttemptSearch, chosen: Filter) -> bytes:
+def inspect_log(run: ViewedRun, chosen: Filter) -> bytes:
     """A log of version 2 of its JSON form. An attempt is a sample: its messages are the problem,
     what the policy wrote, and every question to the large model with its reply; its scores are the
     reward, the judge's verdict and gold. An unscored attempt has no score there, rather than a 0
     (law 1). Raises UserError for a selection that is too large to be held."""
     snapshot = run.snapshot()
     samples = [
-        _sample(attempt, record, snapshot) for attempt, record in load_selection(run, found, chosen)
+        _sample(attempt, record, snapshot) for attempt, record in load_selection(run, chosen)
     ]
     ended = snapshot.state.get("updated")
     begun, ended = _time(snapshot.state.get("started") or ended), _time(ended)

@@ -52,8 +52,7 @@ from flowright.viewer.snapshot import (
     is_ours,
     kinds,
     last,
-    rollout_seconds,
-    stage_seconds,
+    mean_seconds,
 )
 from flowright.viewer.trust import traffic
 
@@ -163,7 +162,7 @@ class Panels:
     def times(self) -> list[Text]:
         """Seconds of each stage, mean of the recent steps, and the GPU's memory where there is
         one."""
-        stages = stage_seconds(self.snapshot, RECENT)
+        stages = mean_seconds(self.snapshot)
         longest = max(stages.values(), default=0.0) or 1.0
         room = max(4, min(30, self.width - LABEL - VALUE))
         full = self.glyphs.bars[-1]
@@ -179,7 +178,7 @@ class Panels:
         if whole := sum(self.snapshot.seconds.values()):
             took = Text(duration(whole), style="bold")
             lines.append(_label("whole run") + took + Text("  without loading", style="dim"))
-        if parts := rollout_seconds(self.snapshot, RECENT):
+        if parts := mean_seconds(self.snapshot, self.snapshot.display.seconds):
             text = "  ".join(f"{name} {duration(seconds)}" for name, seconds in parts.items())
             lines.append(_label("a rollout") + Text(text, style="dim"))
         memory = self.snapshot.latest("gpu/memory_gb")

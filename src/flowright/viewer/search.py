@@ -38,20 +38,12 @@ _IN = "instr(',' || {} || ',', ',' || ? || ',')"
 """Finds a name among others with commas."""
 _COLUMNS = [f'"{field.name}"' for field in fields(Attempt)]
 _ATTEMPTS = (
-    f"SELECT a.{', '.join(_COLUMNS)} "
-    "FROM attempts a CROSS JOIN tasks t ON t.id = a.task_id "
+    f"SELECT a.{', '.join(_COLUMNS)} FROM ({{}}) a "
+    "CROSS JOIN tasks t ON t.id = a.task_id "
     "CROSS JOIN combinations c ON c.id = a.combination_id "
-    "CROSS JOIN operators o ON o.id = a.operators_id CROSS JOIN notes n ON n.id = a.id "
+    "CROSS JOIN operators o ON o.id = a.operators_id CROSS JOIN notes n ON n.id = a.id"
 )
-"""Reads attempts; the joins follow the order of the first table."""
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """Attempts, and the key of the page after them; empty on the last."""
-
-    attempts: Sequence[Attempt]
-    after: str = ""
+"""Reads attempts that a query has chosen: their names and notes are looked up for these alone."""
 
 
 class AttemptSearch:
@@ -102,9 +94,13 @@ class AttemptSearch:
             return Progress(of_steps=of_steps)
         return progress_of(self._base, of_steps)
 
-    def attempts(self, where: str, values: Sequence[object]) -> list[Attempt]:
-        """The attempts of a condition in SQL, which must not be a reader's text."""
-        return [Attempt(*row) for row in self.rows(_ATTEMPTS + where, values)]
+    def attempts(
+        self, conditions: Sequence[str], values: Sequence[object], order: str, most: int = -1
+    ) -> list[Attempt]:
+        """The first attempts of conditions in SQL, which must not be a reader's text."""
+        chosen = f"SELECT * FROM attempts a {_where(conditions)} ORDER BY {order} LIMIT {most}"
+        query = f"{_ATTEMPTS.format(chosen)} ORDER BY {order}"
+        return [Attempt(*row) for row in self.rows(query, values)]
 
     def at(self, step: int, group: int, index: int) -> Attempt | None:
         """The attempt of a place."""
@@ -113,15 +109,16 @@ class AttemptSearch:
     def group(self, step: int, group: int) -> list[Attempt]:
         """All attempts of a group, in the order of their numbers."""
         between = (first_id(step), first_id(step + 1), group)
-        where = 'WHERE a.id >= ? AND a.id < ? AND a."group" = ? ORDER BY a."index", a.id'
-        return self.attempts(where, between)
+        conditions = ("a.id >= ?", "a.id < ?", 'a."group" = ?')
+        return self.attempts(conditions, between, 'a."index", a.id')
 
-    def page(self, chosen: Filter, size: int = PAGE) -> Page:
-        """The attempts of a selection from where its page begins."""
+    def page(self, chosen: Filter, size: int = PAGE) -> tuple[list[Attempt], str]:
+        """The attempts of a selection from where its page begins, and the key of the page after
+        them; empty on the last."""
         found = self._behind(chosen, chosen.descending, _read_key(chosen.after), size + 1)
         if len(found) <= size:
-            return Page(found)
-        return Page(found[:size], json.dumps(_key(chosen, found[size - 1])))
+            return found, ""
+        return found[:size], json.dumps(_key(chosen, found[size - 1]))
 
     def beside(self, chosen: Filter, attempt: Attempt) -> tuple[Attempt | None, Attempt | None]:
         """The attempts before and after one in a selection."""
@@ -149,11 +146,11 @@ class AttemptSearch:
 
     def _each(self, chosen: Filter) -> Iterator[Attempt]:
         while True:
-            page = self.page(chosen, 2000)
-            yield from page.attempts
-            if not page.after:
+            attempts, after = self.page(chosen, 2000)
+            yield from attempts
+            if not after:
                 return
-            chosen = replace(chosen, after=page.after)
+            chosen = replace(chosen, after=after)
 
     def _behind(
         self,
@@ -182,9 +179,8 @@ class AttemptSearch:
             groups = groups[1:]
         for condition, ordered, behind in groups:
             limits = [] if key is None else [*key] if behind.startswith("(") else [key[1]]
-            where = _where([*conditions, condition, *([behind] if key else [])])
-            query = f"{where} ORDER BY {ordered} LIMIT ?"
-            found += self.attempts(query, [*values, *limits, count - len(found)])
+            where = [*conditions, condition, *([behind] if key else [])]
+            found += self.attempts(where, [*values, *limits], ordered, count - len(found))
             key = None
             if len(found) >= count:
                 break

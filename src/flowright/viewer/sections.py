@@ -44,9 +44,8 @@ from flowright.viewer.snapshot import (
     first,
     kinds,
     last,
-    rollout_seconds,
+    mean_seconds,
     some_steps,
-    stage_seconds,
     trend,
 )
 
@@ -328,7 +327,7 @@ def learner(snapshot: Snapshot) -> ReportSection | None:
 
 def cost(snapshot: Snapshot) -> ReportSection | None:
     """Seconds by stage, tokens and calls."""
-    stages = stage_seconds(snapshot, len(snapshot.rows))
+    stages = mean_seconds(snapshot, count=len(snapshot.rows))
     steps = snapshot.series("time/step")
     phases = [f"{phase} {duration(seconds)}" for phase, seconds in snapshot.seconds.items()]
     whole = duration(sum(snapshot.seconds.values()))
@@ -338,7 +337,7 @@ def cost(snapshot: Snapshot) -> ReportSection | None:
     ]
     lines.append(Series("whole step", "c6", steps, dashed=True, smoothed=True))
     spent = [*(single(curve.title, curve.metric) for curve in snapshot.display.curves), *SPENT]
-    each = rollout_seconds(snapshot, len(snapshot.rows))
+    each = mean_seconds(snapshot, snapshot.display.seconds, len(snapshot.rows))
     parts = ", ".join(f"{name} {duration(seconds)}" for name, seconds in each.items())
     lead = [
         f"{whole} without loading: {', '.join(phases)}." if phases else "",

@@ -58,8 +58,8 @@ def create_app(run_list: RunList, hosts: Sequence[str] = LOOPBACK) -> Starlette:
     routes = [
         Route("/", runs),
         Route("/compare", lambda request: _compare(request, run_list)),
-        Route("/run/{run}/export.{form}", _exported(run_list)),
-        Route("/run/{run}/{page:path}", _page(run_list)),
+        Route("/run/{run}/export.{form}", lambda request: _exported(request, run_list)),
+        Route("/run/{run}/{page:path}", lambda request: _page(request, run_list)),
     ]
     return Starlette(
         routes=routes,
@@ -68,17 +68,13 @@ def create_app(run_list: RunList, hosts: Sequence[str] = LOOPBACK) -> Starlette:
     )
 
 
-def _page(run_list: RunList) -> Callable[[Request], Response]:
-    """The pages of a run as an endpoint; it runs on a thread, not on the loop."""
-
-    def answer(request: Request) -> Response:
-        run = run_list.run(request.path_params["run"])
-        if run is None:
-            raise HTTPException(404, "no run of this name")
-        links = Links(run.name, parts=run_list.links(run))
-        return html(run_page(run, links, request.path_params["page"], _query(request)))
-
-    return answer
+def _page(request: Request, run_list: RunList) -> Response:
+    """A page of a run."""
+    run = run_list.run(request.path_params["run"])
+    if run is None:
+        raise HTTPException(404, "no run of this name")
+    links = Links(run.name, parts=run_list.links(run))
+    return html(run_page(run, links, request.path_params["page"], _query(request)))
 
 
 def run_page(run: ViewedRun, links: Links, page: str, query: Mapping[str, str]) -> str:
@@ -179,35 +175,25 @@ def halves(run: ViewedRun) -> tuple[str, str]:
     return f"{steps[0]}..{steps[middle - 1]}", f"{steps[middle]}..{steps[-1]}"
 
 
-FORMS = {
-    "jsonl": "application/x-ndjson",
-    "parquet": "application/vnd.apache.parquet",
-    "inspect.json": "application/json",
+FORMS: Mapping[str, tuple[str, Callable[[ViewedRun, Filter], bytes | Iterator[bytes]]]] = {
+    "jsonl": ("application/x-ndjson", jsonl),
+    "parquet": ("application/vnd.apache.parquet", parquet),
+    "inspect.json": ("application/json", inspect_log),
 }
 
 
-def _exported(run_list: RunList) -> Callable[[Request], Response]:
+def _exported(request: Request, run_list: RunList) -> Response:
     """A selection as a file."""
-
-    def answer(request: Request) -> Response:
-        run, form = run_list.run(request.path_params["run"]), request.path_params["form"]
-        if run is None or form not in FORMS:
-            raise HTTPException(404, "no such run or form")
-        chosen = Filter.read(_query(request))
-        name = f"{''.join(c if c.isalnum() or c in '-_.' else '_' for c in run.name)}.{form}"
-        headers = {**HEADERS, "Content-Disposition": f'attachment; filename="{ascii(name)[1:-1]}"'}
-        if form == "jsonl":
-            return StreamingResponse(_streamed(run, chosen), 200, headers, FORMS[form])
-        make = parquet if form == "parquet" else inspect_log
-        with run.found() as found:
-            return Response(make(run, found, chosen), 200, headers, FORMS[form])
-
-    return answer
-
-
-def _streamed(run: ViewedRun, chosen: Filter) -> Iterator[bytes]:
-    with run.found() as found:
-        yield from jsonl(run, found, chosen)
+    run, form = run_list.run(request.path_params["run"]), request.path_params["form"]
+    if run is None or form not in FORMS:
+        raise HTTPException(404, "no such run or form")
+    name = f"{''.join(c if c.isalnum() or c in '-_.' else '_' for c in run.name)}.{form}"
+    headers = {**HEADERS, "Content-Disposition": f'attachment; filename="{ascii(name)[1:-1]}"'}
+    media_type, make = FORMS[form]
+    content = make(run, Filter.read(_query(request)))
+    if isinstance(content, bytes):
+        return Response(content, 200, headers, media_type)
+    return StreamingResponse(content, 200, headers, media_type)
 
 
 def export_pages(root: Path, folder: Path, select: str, most: int) -> int:

@@ -4,6 +4,7 @@ Keys may be absent: a run that has just started has few, one of another version 
 absent value is None or an empty list, and the screens leave it out.
 """
 
+import math
 import shlex
 import socket
 import time
@@ -48,11 +49,11 @@ _OURS = frozenset(r.value for r in Reason if r.blame is Blame.INFRASTRUCTURE)
 FAILED = "rollout/failed/"
 CUT = "prompt/truncated"
 AGREEMENT = "judge/agreement_with_gold"
-LIMITS: Mapping[str, tuple[float | None, float | None]] = {
-    AGREEMENT: (0.8, None),
-    "rollout/valid_frac": (0.9, None),
-    "rollout/unscored": (None, 0.01),
-    CUT: (None, 0.0),
+LIMITS: Mapping[str, tuple[float, float]] = {
+    AGREEMENT: (0.8, math.inf),
+    "rollout/valid_frac": (0.9, math.inf),
+    "rollout/unscored": (-math.inf, 0.01),
+    CUT: (-math.inf, 0.0),
 }
 """The lowest and the highest value that need no remark; ``judge.min_agreement`` replaces that of
 agreement."""
@@ -126,9 +127,10 @@ class Snapshot:
     @property
     def compared(self) -> list[Record]:
         """The rows of the evaluation, of policies and baselines."""
-        rows = (self.evaluation or {}).get("rows")
-        known = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-        cells = [row | {key: cells_of(row, key) for key in ("kinds", "sources")} for row in known]
+        cells = [
+            {**row, **{key: cells_of(row, key) for key in ("kinds", "sources")}}
+            for row in objects_in((self.evaluation or {}).get("rows"))
+        ]
         return [row for row in cells if row["kinds"] and row.get("name")]
 
     @property
@@ -165,16 +167,12 @@ class Snapshot:
 
     def out_of_range(self, metric: str) -> float | None:
         """The metric's mean over the recent steps where it is beyond its limit, else None."""
-        low, high = LIMITS.get(metric, (None, None))
+        low, high = LIMITS.get(metric, (-math.inf, math.inf))
         floor = self.setting("judge", "min_agreement")
         if metric == AGREEMENT and is_number(floor) and floor:
             low = floor
         mean = last(self.series(metric), RECENT)
-        if mean is None or not (
-            (low is not None and mean < low) or (high is not None and mean > high)
-        ):
-            return None
-        return mean
+        return None if mean is None or low <= mean <= high else mean
 
     @property
     def cut(self) -> float | None:
@@ -277,18 +275,12 @@ def kinds(snapshot: Snapshot) -> list[str]:
     return [k for k in usual if k in found] + sorted(found - set(usual))
 
 
-def stage_seconds(snapshot: Snapshot, count: int = 10) -> dict[str, float]:
-    """Mean seconds of each stage over the last steps that had it; stages may overlap."""
-    return _seconds(snapshot, STAGES, count)
-
-
-def rollout_seconds(snapshot: Snapshot, count: int = 10) -> dict[str, float]:
-    """Mean seconds that one rollout spends on each of its parts, such as its verdict; many are
-    under way at once, so these do not add up to a stage."""
-    return _seconds(snapshot, snapshot.display.seconds, count)
-
-
-def _seconds(snapshot: Snapshot, names: Sequence[str], count: int) -> dict[str, float]:
+def mean_seconds(
+    snapshot: Snapshot, names: Sequence[str] = STAGES, count: int = RECENT
+) -> dict[str, float]:
+    """Mean seconds over the last steps that had it, of each stage, which may overlap; or of each
+    part of a rollout, such as its verdict: many are under way at once, so these do not add up to a
+    stage."""
     means = {name: last(snapshot.series(f"time/{name}"), count) for name in names}
     return {name: value for name, value in means.items() if value is not None}
 
