@@ -250,10 +250,10 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The ratios between which a run's loss does not clip a token; ``low`` of None: no such bound.
-    ``to_sampler``: the run bounds the ratio to the sampler."""
+    """The ratios between which a run's loss does not clip a token. ``to_sampler``: the run bounds
+    the ratio to the sampler."""
 
-    low: float | None
+    low: float
     high: float
     to_sampler: bool
 
@@ -266,11 +266,7 @@ class Bounds:
         if not (0 <= low <= 1 and 0 <= high <= _FINITE):
             return None
         to_sampler = grpo.get("off_policy") in (None, "ratio")
-        return Bounds(None if loss == "cispo" else 1 - low, 1 + high, to_sampler)
-
-    def exclude(self, ratio: float) -> bool:
-        """Return True where a ratio is outside."""
-        return ratio > self.high or (self.low is not None and ratio < self.low)
+        return Bounds(0 if loss == "cispo" else 1 - low, 1 + high, to_sampler)
 
 
 def tokens_section(record: Record, grpo: Record) -> Html | None:
@@ -341,8 +337,8 @@ def _token_facts(tokens: Sequence[Token], bounds: Bounds | None, scaffolded: boo
     note = "the sampler was shown a scaffold that the learner's prompt lacks" if scaffolded else ""
     found.append(Fact("Largest ratio", f"{largest:.4g}, of token {token.number:,}", note))
     if bounds is not None:
-        outside = sum(bounds.exclude(ratio) for ratio, _ in known)
-        between = f"{0 if bounds.low is None else bounds.low:g} to {bounds.high:g}"
+        outside = sum(not bounds.low <= ratio <= bounds.high for ratio, _ in known)
+        between = f"{bounds.low:g} to {bounds.high:g}"
         share = f"{percent(outside / len(known))}, {outside:,} of {len(known):,} ({between})"
         note = "this run bounds the ratio to the learner's own start instead"
         found.append(Fact("Outside the clip range", share, "" if bounds.to_sampler else note))

@@ -49,13 +49,9 @@ class ViewedRun:
         """The folder of its attempts."""
         return self.path / self.part
 
-    @property
-    def index(self) -> Path:
-        return index_path(self.folder)
-
     def found(self) -> AttemptSearch:
         """Open the index for one answer: ``with run.found() as found``."""
-        return AttemptSearch(self.index)
+        return AttemptSearch(index_path(self.folder))
 
     def update(self, stopped: Callable[[], bool] = lambda: False) -> None:
         """Bring the index up to date, or as far as the step after which ``stopped``; ``behind`` has

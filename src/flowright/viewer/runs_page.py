@@ -1,11 +1,11 @@
-"""The pages of several runs: all of a folder, with headline figures and the settings in which they
-differ; and two or more compared, or two stretches of steps of one, with a test of the difference
-problem by problem.
+"""The pages of runs: all of a folder, with headline figures and the settings in which they differ;
+one with the report's sections, links to their attempts and counts of the index; and two or more
+compared, or two stretches of steps of one, with a test of the difference problem by problem.
 """
 
 import datetime
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 from urllib.parse import quote, urlencode
 
@@ -30,14 +30,33 @@ from flowright.core.report import (
 )
 from flowright.core.statistics import DIFFERENCE, RESAMPLES, Resampler, mean
 from flowright.core.untrusted import one_line
+from flowright.runs.run_files import BASELINES
+from flowright.viewer import sections, trust
 from flowright.viewer.layout import Links, link, number
-from flowright.viewer.rendering.markup import Child, Html, el, join
-from flowright.viewer.rendering.report import section_html, table_html
+from flowright.viewer.rendering.markup import Child, Html, el, join, section
+from flowright.viewer.rendering.report import section_html, table_html, tiles_html
+from flowright.viewer.rollout_records import NONE
 from flowright.viewer.run_list import ViewedRun
-from flowright.viewer.search import Solved, solved_by_task
-from flowright.viewer.sections import COLOURS, differing
+from flowright.viewer.run_report import chips, configuration, run_sections, status_chip
+from flowright.viewer.search import (
+    AttemptSearch,
+    Solved,
+    failures_by_step,
+    operators_by_step,
+    opinion_counts,
+    solved_by_task,
+)
 from flowright.viewer.selection import Range, step_ids
-from flowright.viewer.snapshot import Snapshot, held_out, last, trend
+from flowright.viewer.snapshot import (
+    AGREEMENT,
+    CUT,
+    RECENT,
+    Snapshot,
+    held_out,
+    last,
+    some_steps,
+    trend,
+)
 
 MOST_DIFFERENCES = 12
 STATUS = {"finished": "good", "running": "plain"}
@@ -147,7 +166,7 @@ def _differences(base: Snapshot, snapshot: Snapshot) -> str:
     """The run's settings that differ from the base's."""
     changed = [
         f"{key}: {here} (there {there})"
-        for key, (here, there) in differing(snapshot.config, base.config).items()
+        for key, (here, there) in sections.differing(snapshot.config, base.config).items()
         if key != "run.name"
     ]
     if not changed:
@@ -155,6 +174,121 @@ def _differences(base: Snapshot, snapshot: Snapshot) -> str:
     more = len(changed) - MOST_DIFFERENCES
     shown = changed[:MOST_DIFFERENCES] + ([f"and {more} more"] if more > 0 else [])
     return el("span", [[line, el("br")] for line in shown])
+
+
+# --- one run --------------------------------------------------------------------------------------
+
+
+def run_body(found: AttemptSearch, snapshot: Snapshot, links: Links) -> Html:
+    """Everything about one run."""
+
+    def address(query: str, step: int | None = None) -> str | None:
+        also = f"step={step}" if step is not None else ""
+        return links.of_run("attempts", "&".join(filter(None, (also, query))))
+
+    failed = [
+        trust.FailedAttempts(reason, shares, count=count, address=address(f"failure={reason}"))
+        for reason, (count, shares) in sorted(failures_by_step(found).items())
+    ]
+    failed.sort(key=lambda each: -(each.count or 0))
+    shown = run_sections(
+        snapshot,
+        failed,
+        [_opinions(found, links), _operators(found, links)],
+        None if links.exported else lambda step: address("", step),
+        lambda outcome, step: address(f"outcome={outcome}", step),
+    )
+    return el(
+        "div",
+        el("h1", links.run),
+        el("ul", status_chip(snapshot), [el("li", c) for c in chips(snapshot)], class_="chips"),
+        _alarms(snapshot, links),
+        tiles_html(sections.tiles(snapshot)),
+        map(section_html, shown),
+        _held_out(links),
+        section_html(configuration(snapshot)),
+        data_steps=links.of_run("attempts"),
+    )
+
+
+def _alarms(snapshot: Snapshot, links: Links) -> Html | None:
+    """Metrics out of their range in the last steps, each with a link to the attempts."""
+    found: list[tuple[str, str]] = []
+    if (drift := snapshot.drift) is not None:
+        against = "too_generous" if drift > 0 else "too_strict"
+        found.append((f"the judge drifts: {100 * drift:+.1f} points", f"against={against}"))
+    for metric, text, query in (
+        (AGREEMENT, "the judge agrees with gold on {}", ""),
+        ("rollout/unscored", "{} unscored", "outcome=unscored"),
+        ("rollout/valid_frac", "{} valid", "outcome=failed"),
+        (CUT, "{} of the prompts cut", ""),
+    ):
+        if (mean := snapshot.out_of_range(metric)) is not None:
+            found.append((text.format(percent(mean)), query))
+    if not found:
+        return None
+    items = [el("li", link(links.of_run("attempts", query), text)) for text, query in found]
+    count = min(RECENT, sum(row["step"] > 0 for row in snapshot.rows))
+    title = el("p", f"Out of range in the last {some_steps(count)}:")
+    return el("div", title, el("ul", items), class_="problem")
+
+
+def _opinions(found: AttemptSearch, links: Links) -> ReportSection | None:
+    """The judge against gold as a table of counts, those of a disagreement with their attempts."""
+    counts = opinion_counts(found)
+    if not any(gold != NONE for _, gold in counts):
+        return None
+    opinions = ("right", "wrong", NONE)
+    against = {("right", "wrong"): "too_generous", ("wrong", "right"): "too_strict"}
+
+    def cell(judge: str, gold: str) -> ReportCell:
+        name = against.get((judge, gold))
+        to = links.of_run("attempts", f"against={name}") if name else None
+        return ReportCell(f"{counts.get((judge, gold), 0):,}", address=to)
+
+    columns = [ReportColumn("Judge", is_text=True), *(f"gold: {gold}" for gold in opinions)]
+    rows = [(judge, *(cell(judge, gold) for gold in opinions)) for judge in opinions]
+    caption = "Attempts that ran to an answer, by the opinions of judge and gold; - is no opinion"
+    table = ReportTable(columns, rows, caption)
+    return ReportSection("opinions", "Judge against gold", [table])
+
+
+def _operators(found: AttemptSearch, links: Links) -> ReportSection | None:
+    rows: list[Sequence[ReportCell | str]] = []
+    for (name, (_, course)), colour in zip(
+        operators_by_step(found).items(), cycle(sections.COLOURS), strict=False
+    ):
+        ends = trend(course)
+        assert ends is not None, "an operator has a share in every step"
+        to = links.of_run("attempts", f"operator={name}")
+        shares = (percent(ends.first), percent(ends.last))
+        mark = ReportCell("", mark=Spark(course, colour))
+        rows.append((ReportCell(name, address=to), *shares, mark))
+    columns = [ReportColumn("Operator", is_text=True), "First steps", "Last steps", ""]
+    caption = "Share of a step's attempts that call it"
+    table = ReportTable(columns, rows, caption)
+    return ReportSection("calls", "Operators", [table]) if rows else None
+
+
+def _held_out(links: Links) -> Html | None:
+    """Links to the attempts at held-out problems."""
+    paired = "the first half against the second, problem by problem"
+    rows = [
+        el(
+            "li",
+            link(replace(links, run=run).of_run("attempts"), name),
+            [" (", link(f"/compare?{urlencode({'run': run})}", paired), ")"]
+            if not links.exported and name != BASELINES.capitalize()
+            else None,
+        )
+        for name, run in links.parts[1:]
+    ]
+    lead = (
+        "Validation: while it trained. Evaluation: the before/after table, untrained as step 0. "
+        "Baselines: those of that table, their numbers as steps."
+    )
+    title = "Attempts at held-out problems"
+    return section("held-out", title, lead, el("ul", rows)) if rows else None
 
 
 # --- runs compared --------------------------------------------------------------------------------
@@ -327,14 +461,14 @@ def _overlay(sides: Sequence[Side]) -> Html:
     for title, metric in CURVES:
         lines = [
             Series(side.run.name, colour, side.snapshot.series(metric), smoothed=True)
-            for side, colour in zip(sides, cycle(COLOURS), strict=False)
+            for side, colour in zip(sides, cycle(sections.COLOURS), strict=False)
         ]
         charts.append(LineChart(title, lines, plain))
     return section_html(ReportSection("curves", "Curves", charts))
 
 
 def _settings(first: Side, second: Side) -> Html:
-    changed = differing(first.snapshot.config, second.snapshot.config)
+    changed = sections.differing(first.snapshot.config, second.snapshot.config)
     rows = [
         (key, *(ReportCell(value, style="text long") for value in values))
         for key, values in changed.items()

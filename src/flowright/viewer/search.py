@@ -204,8 +204,8 @@ class AttemptSearch:
             values += step_ids(steps)
         for name in MEASURES:
             if name in filters and (wanted := Range.read(filters[name])):
-                found, limits = wanted.sql(f"+a.{name}")
-                conditions += found
+                condition, limits = wanted.sql(f"+a.{name}")
+                conditions.append(condition)
                 values += limits
         if "task" in filters:
             names = split_values(filters["task"])
@@ -311,13 +311,8 @@ def opinion_counts(found: AttemptSearch) -> dict[tuple[str, str], int]:
     return {(judge, gold): count for judge, gold, count in rows}
 
 
-@dataclass(frozen=True, slots=True)
-class Course:
-    """The number of attempts that have something, and the share of each step's, the first step
-    first."""
-
-    count: int
-    shares: list[Point]
+Course = tuple[int, list[Point]]
+"""A number of attempts, and their share of each step's, the first step first."""
 
 
 def failures_by_step(found: AttemptSearch) -> dict[str, Course]:
@@ -346,7 +341,7 @@ def _by_step(rows: Iterable[tuple[int, list[str], int]]) -> dict[str, Course]:
             if name != NONE:
                 sums.setdefault(name, Counter())[step] += count
     return {
-        name: Course(each.total(), [(step, each[step] / count) for step, count in totals.items()])
+        name: (each.total(), [(step, each[step] / count) for step, count in totals.items()])
         for name, each in sorted(sums.items(), key=lambda item: -item[1].total())
     }
 

@@ -65,17 +65,10 @@ class Range:
             return Range(low=one, low_open=sign == ">")
         return Range(high=one, high_open=sign == "<")
 
-    def sql(self, column: str) -> tuple[list[str], list[object]]:
-        """Conditions on a column, and their values."""
-        conditions: list[str] = []
-        values: list[object] = []
-        if self.low > -math.inf:
-            conditions.append(f"{column} {'>' if self.low_open else '>='} ?")
-            values.append(self.low)
-        if self.high < math.inf:
-            conditions.append(f"{column} {'<' if self.high_open else '<='} ?")
-            values.append(self.high)
-        return conditions, values
+    def sql(self, column: str) -> tuple[str, list[object]]:
+        """The condition on a column, and its values."""
+        low, high = (">" if self.low_open else ">="), ("<" if self.high_open else "<=")
+        return f"{column} {low} ? AND {column} {high} ?", [self.low, self.high]
 
 
 @dataclass(frozen=True, slots=True)

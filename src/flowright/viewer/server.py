@@ -34,8 +34,7 @@ from flowright.viewer.layout import Links, notes_of, page_file, policy, viewer_p
 from flowright.viewer.rendering.markup import Child, el, join
 from flowright.viewer.rollout_records import escape_surrogates, step_files
 from flowright.viewer.run_list import Refresher, RunList, ViewedRun
-from flowright.viewer.run_page import run_body
-from flowright.viewer.runs_page import Side, compare_body, runs_body
+from flowright.viewer.runs_page import Side, compare_body, run_body, runs_body
 from flowright.viewer.selection import Filter, Range, merge_query
 
 HEADERS = {
@@ -81,7 +80,7 @@ def run_page(run: ViewedRun, links: Links, page: str, query: Mapping[str, str]) 
     """Render a page of a run by its address (:meth:`Links.of_run`). Raises HTTPException where
     there is none."""
     name, *numbers = page.split("/")
-    if name not in PLACES or len(numbers) != PLACES[name]:
+    if name not in NUMBERS or len(numbers) != NUMBERS[name]:
         raise HTTPException(404)
     if not all(re.fullmatch(r"[0-9]{1,18}", text) for text in numbers):
         raise HTTPException(404, "an attempt is STEP/GROUP/INDEX, such as 30/2/5")
@@ -103,7 +102,7 @@ def run_page(run: ViewedRun, links: Links, page: str, query: Mapping[str, str]) 
             case "group":
                 if attempts := found.group(*place):
                     body = group_body(attempts, [run.record(each) for each in attempts], links)
-            case _:
+            case "problem":
                 task = query.get("task", "")
                 title, missing = "A problem over time", f"attempt at a problem {task[:80]!r}"
                 body = problem_body(found, task, links, run.record)
@@ -112,7 +111,7 @@ def run_page(run: ViewedRun, links: Links, page: str, query: Mapping[str, str]) 
     return viewer_page(f"{title} - {run.name}", body, links, name or "run", notes_of(run))
 
 
-PLACES = {"": 0, "attempts": 0, "problem": 0, "group": 2, "attempt": 3}
+NUMBERS = {"": 0, "attempts": 0, "problem": 0, "group": 2, "attempt": 3}
 """Pages of a run, and the numbers in their addresses."""
 
 
