@@ -19,7 +19,7 @@ from flowright.viewer.screen import Screen
 from flowright.viewer.snapshot import (
     kinds,
     load_rollouts,
-    rollout_seconds,
+    mean_seconds,
     take_snapshot,
 )
 
@@ -80,7 +80,7 @@ def test_an_environment_of_a_user_is_shown_by_its_own_display(tmp_path: Path) ->
     run = game(tmp_path / "run", OWN)
     now = take_snapshot(run)
     assert kinds(now) == ["hard", "easy"]
-    assert rollout_seconds(now) == {"thinking": 1.5}
+    assert mean_seconds(now, now.display.seconds) == {"thinking": 1.5}
     page = write_report(run).read_text()
     for told in (
         *("Valid moves", "Openings", "Share of the games.", "Moves of a game", "centre", "win"),

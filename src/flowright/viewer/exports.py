@@ -138,7 +138,7 @@ def inspect_log(run: ViewedRun, chosen: Filter) -> bytes:
         "results": {
             "total_samples": len(samples),
             "completed_samples": len(samples),
-            "scores": [_means(name, samples) for name in _names(samples)],
+            "scores": list(_means(samples)),
         },
         "stats": {"started_at": begun, "completed_at": ended},
         "samples": samples,
@@ -211,19 +211,18 @@ def _readable(value: Any) -> Any:
     return [_readable(inner) for inner in value] if isinstance(value, list) else value
 
 
-def _names(samples: Sequence[Record]) -> list[str]:
-    return [n for n in ("reward", "judge", "gold") if any(n in s["scores"] for s in samples)]
-
-
-def _means(name: str, samples: Sequence[Record]) -> dict[str, Any]:
-    values = [sample["scores"][name]["value"] for sample in samples if name in sample["scores"]]
-    return {
-        "name": name,
-        "scorer": name,
-        "scored_samples": len(values),
-        "unscored_samples": len(samples) - len(values),
-        "metrics": {"mean": {"name": "mean", "value": fmean(values)}},
-    }
+def _means(samples: Sequence[Record]) -> Iterator[dict[str, Any]]:
+    """The mean of each score that any sample has."""
+    for name in ("reward", "judge", "gold"):
+        values = [s["scores"][name]["value"] for s in samples if name in s["scores"]]
+        if values:
+            yield {
+                "name": name,
+                "scorer": name,
+                "scored_samples": len(values),
+                "unscored_samples": len(samples) - len(values),
+                "metrics": {"mean": {"name": "mean", "value": fmean(values)}},
+            }
 
 
 def _policy(snapshot: Snapshot) -> str:

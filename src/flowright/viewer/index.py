@@ -110,12 +110,14 @@ class Indexer:
             there = step_files(self.run)
             now = {(file.step, file.size, file.mtime_ns) for file in there}
             if not now.issuperset(base.execute("SELECT step, size, mtime_ns FROM files")):
-                with _transaction(base):  # words of replaced attempts cannot be taken out alone
+                with base:  # words of replaced attempts cannot be taken out alone
+                    base.execute("BEGIN IMMEDIATE")
                     _clear(base)
             for file in reversed(there):
                 if not _is_indexed(base, file):
                     try:
-                        with _transaction(base):
+                        with base:
+                            base.execute("BEGIN IMMEDIATE")
                             if not _is_indexed(base, file):  # another process may have been quicker
                                 self._index(base, file)
                     except OSError:  # moved by a resume since it was listed, or not ours
@@ -217,14 +219,6 @@ def _insert(
 def marks(values: Sequence[object]) -> str:
     """Placeholders for values in SQL."""
     return ", ".join("?" * len(values))
-
-
-@contextmanager
-def _transaction(base: sqlite3.Connection) -> Iterator[None]:
-    """Commit at the end, roll back for an error."""
-    with base:
-        base.execute("BEGIN IMMEDIATE")
-        yield
 
 
 def _is_indexed(base: sqlite3.Connection, file: StepFile) -> bool:
