@@ -2,7 +2,8 @@
 terminal."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 
 from rich.console import Console
 from rich.table import Table
@@ -29,6 +30,7 @@ from flowright.evaluation.comparison import (
 )
 from flowright.evaluation.evaluator import Score, TableRow as TableRow
 from flowright.evaluation.ledger import Ledger
+from flowright.evaluation.probe import ProbedClass
 from flowright.viewer.before_after import terminal_section
 from flowright.viewer.rendering.report import section_text
 
@@ -42,8 +44,10 @@ async def run_comparison(
     console: Console,
     ledger: Ledger | None = None,
     keep: KeepBaseline | None = None,
+    probing: Callable[[], Awaitable[Sequence[ProbedClass]]] | None = None,
 ) -> Comparison:
-    """Measure, print and return the before/after table. ``keep``: see :func:`compare`."""
+    """Measure, print and return the before/after table. ``keep``: see :func:`compare`; ``probing``
+    probes the last policy."""
     section = config.evaluation
     with stage_progress(console, "comparing") as progress:
         comparison = await compare(
@@ -57,6 +61,8 @@ async def run_comparison(
             section.final_samples or section.samples,
             keep,
         )
+        if probing is not None:
+            comparison = replace(comparison, probed=tuple(await probing()))
     console.print(section_text(comparison_section(comparison)))
     for line in findings(comparison):
         say(console, line)
@@ -112,6 +118,7 @@ def findings(comparison: Comparison) -> list[str]:
     for name, changes in comparison.drift.items():
         whose = "" if name == TRAINED else f"{name}: "
         lines += [f"{whose}{line}" for line in change_lines(changes)]
+    lines += map(_probe_line, comparison.probed)
     if cut := max((row.cut for row in comparison.rows), default=0):
         lines.append(
             f"prompts cut to fit policy.max_prompt_tokens: {cut} of {comparison.problems}; the "
@@ -138,6 +145,15 @@ def _gap_line(closed: Estimate, best: str) -> str:
     interval = f" (95 %: {' to '.join(ends)})" if ends else ""
     share = format_value(closed.value, "{:.0%}".format)
     return f"training went {share} of the way from the untrained policy to the {best}{interval}"
+
+
+def _probe_line(found: ProbedClass) -> str:
+    """Describe how often the policy writes something else for another class of problem."""
+    shares = [format_value(e.value, "{:.0%}".format) for e in (found.changed, found.resampled)]
+    return (
+        f"probe, {found.label}: other operators in {shares[0]} of {found.tasks} problems; "
+        f"{shares[1]} by chance"
+    )
 
 
 def _policy_lines(row: TableRow) -> list[str]:

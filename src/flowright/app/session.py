@@ -49,6 +49,7 @@ from flowright.evaluation.perplexity import (
     before_and_after,
     open_text,
 )
+from flowright.evaluation.probe import probe
 from flowright.evaluation.trained_judge import calibrate_run
 from flowright.grpo.checkpoint import Saves, load_weights
 from flowright.grpo.fixed_data import FixedData, FixedDataValidation
@@ -204,6 +205,7 @@ async def _run(start: Start, run: RunDirectory | Follower, console: Console, ran
                 selection_of(tasks, config),
                 console,
                 keep=partial(keep_baseline, run, environment),
+                probing=partial(probe, evaluator, sampler, measured, step + 2),
             )
         _keep_comparison(run.path, comparison, began, owners())
         for line in compare_with_plan(run.path, config):
@@ -379,6 +381,7 @@ async def run_evaluation(evaluation: Evaluation, console: Console) -> Comparison
                 console,
                 evaluation.ledger,
                 partial(keep_baseline, evaluation.ledger, environment),
+                partial(probe, evaluator, after, problems, 1),
             )
 
 

@@ -97,6 +97,9 @@ SIMULATED = "simulated"
 """The name of the model that the embedded server stands in for."""
 
 
+World = Literal["kinds", "classes"]
+
+
 class FaultSection(Section):
     """Shares of requests that meet an injected fault."""
 
@@ -121,6 +124,9 @@ class SimulatedSection(Section):
 
     seed: int = 0
     """Seed of the tasks' difficulties and of every draw."""
+    world: World = "kinds"
+    """Accuracies depend on a problem's kind, or on its class: subject and size, as its text has
+    them."""
     latency_ms: NonNegativeFloat = 0.0
     """Mean added latency."""
     judge_true_positive: Fraction = 0.97

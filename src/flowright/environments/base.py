@@ -202,6 +202,15 @@ class Environment:
         """Return the class of a task, for the best baseline of each class. Default: its kind."""
         return task.kind
 
+    def twin(self, task: Task) -> Task | None:
+        """Return the task with those words alone replaced that put it into its class, and so into
+        another one, for a probe of the policy; None where there is no such twin."""
+        return None
+
+    def signature(self, completion: str) -> str:
+        """Return what tells completions apart in a probe."""
+        return completion
+
     def baselines(self) -> Sequence[Baseline]:
         """Return fixed completions to compare the policy with."""
         return ()

@@ -24,6 +24,7 @@ from flowright.environments.rollout import Completion, Rollout
 from flowright.evaluation.evaluator import TableRow, make_row, rollout_all, row_of
 from flowright.evaluation.ledger import Ledger, Where
 from flowright.evaluation.perplexity import TextScore
+from flowright.evaluation.probe import ProbedClass
 from flowright.policy.sampling import Sample
 
 PERPLEXITY, LENGTH = "perplexity", "completion_tokens"
@@ -165,7 +166,8 @@ class Comparison:
     that the ``bests`` were picked on, by ``tried``; picking on the reported ones favours them, not
     the policy. ``differences``: of every policy against the untrained one, every baseline and every
     choice. ``gap_closed`` is (trained - untrained) / (last of the bests - untrained). ``drift``: by
-    the name of a trained policy's row, the other changes (:func:`drift`).
+    the name of a trained policy's row, the other changes (:func:`drift`). ``probed``: the last
+    policy's probe (:mod:`flowright.evaluation.probe`), where the environment has twins of tasks.
     """
 
     problems: int
@@ -178,6 +180,7 @@ class Comparison:
     differences: tuple[PairedDifference, ...]
     gap_closed: Estimate | None
     drift: Mapping[str, Mapping[str, Change]] = field(default_factory=dict)
+    probed: tuple[ProbedClass, ...] = ()
 
     @property
     def by_reward(self) -> bool:

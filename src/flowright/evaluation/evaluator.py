@@ -130,18 +130,11 @@ class Evaluator:
         """Return the row of the policy that ``sampler`` serves, with ``samples`` attempts a problem
         (None: as while training). ``draw`` numbers the evaluation; ``text`` is the policy's score
         of a text."""
-        config, section = self.config, self.config.evaluation
-        number = samples or section.samples
-        sampling = Sampling(
-            section.temperature,
-            config.policy.top_p,
-            config.policy.max_new_tokens,
-            # Never a training step's draws: steps count up from 1, these seeds down from -1.
-            seed=config.seed * SEED_STRIDE - 1 - draw,
-        )
+        config = self.config
+        number = samples or config.evaluation.samples
         mine = self.ranks.mine(list(enumerate(tasks)))
         problems = problems_of(self.environment, self.encode, mine)
-        drawn = await draw_samples(sampler, problems, [number] * len(problems), sampling)
+        drawn = await draw_samples(sampler, problems, [number] * len(problems), self.sampling(draw))
         key = f"{config.seed}/evaluation/{draw}"
         groups = [
             problem.completions(samples, f"{key}/{problem.task.id}")
@@ -158,6 +151,17 @@ class Evaluator:
             self.keep(key, rollouts)
         row = make_row(name, "policy", rollouts, self.environment)
         return replace(row, text=text)
+
+    def sampling(self, draw: int) -> Sampling:
+        """Return how the attempts of an evaluation are drawn."""
+        config = self.config
+        return Sampling(
+            config.evaluation.temperature,
+            config.policy.top_p,
+            config.policy.max_new_tokens,
+            # Never a training step's draws: steps count up from 1, these seeds down from -1.
+            seed=config.seed * SEED_STRIDE - 1 - draw,
+        )
 
 
 async def rollout_all(

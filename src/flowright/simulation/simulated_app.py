@@ -78,7 +78,7 @@ class SimulatedApp(Starlette):
         self._index = TaskIndex(tasks)
         popular = len(TABLE["code"].popularity)
         wrong_code = WrongSolutions(sandbox, section.seed, popular)
-        self._solver = Solver(self._index.tasks, section.seed, wrong_code)
+        self._solver = Solver(self._index.tasks, section.seed, wrong_code, section.world)
         self._assessor = Assessor(section, self._solver)
         self._occurrences: dict[str, int] = {}
 

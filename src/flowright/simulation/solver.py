@@ -4,11 +4,13 @@ import re
 from collections import Counter
 from functools import lru_cache
 
+from flowright.config.llm import World
 from flowright.data.task import Problem
 from flowright.llm.replies import extract_code
+from flowright.simulation.classes import problem_class
 from flowright.simulation.cues import Style, TaskPrompt, finds_fault
 from flowright.simulation.draws import Draws, normal
-from flowright.simulation.table import CRASH_SHARE, REVIEW, TABLE, Way
+from flowright.simulation.table import CLASSES, CRASH_SHARE, REVIEW, TABLE, KindTable, Way
 from flowright.simulation.values import (
     WrongSolutions,
     final_answer,
@@ -145,10 +147,18 @@ _shape = lru_cache(maxsize=8192)(shape)
 
 
 class Solver:
-    """Answers prompts about tasks. ``seed`` fixes difficulties and popular mistakes."""
+    """Answers prompts about tasks. ``seed`` fixes difficulties and popular mistakes; ``world`` is
+    ``simulated.world``."""
 
-    def __init__(self, tasks: tuple[Problem, ...], seed: int, wrong_code: WrongSolutions) -> None:
+    def __init__(
+        self,
+        tasks: tuple[Problem, ...],
+        seed: int,
+        wrong_code: WrongSolutions,
+        world: World = "kinds",
+    ) -> None:
         self._seed = seed
+        self._world: World = world
         self._wrong_code = wrong_code
         self._wrong: dict[str, tuple[str, ...]] = {}
         self._pools: dict[str, list[str]] = {}
@@ -156,8 +166,15 @@ class Solver:
             if task.kind != "code":
                 self._pools.setdefault(task.source, []).append(task.reference)
 
+    def table(self, task: Problem) -> KindTable:
+        """Return the accuracies that hold for a task."""
+        if self._world == "kinds":
+            return TABLE[task.kind]
+        found = problem_class(task)
+        return CLASSES[found.subject, found.is_large]
+
     def difficulty(self, task: Problem) -> float:
-        return normal(self._seed, "difficulty", task.id) * TABLE[task.kind].spread
+        return normal(self._seed, "difficulty", task.id) * self.table(task).spread
 
     async def reply(self, ask: TaskPrompt, draws: Draws) -> str:
         if ask.task is None:
@@ -184,12 +201,12 @@ class Solver:
     def popular_mistakes(self, task: Problem) -> tuple[str, ...]:
         """Return the wrong answers to a task of maths or QA, the most popular first."""
         if task.id not in self._wrong:
-            pool, count = self._pools.get(task.source, ()), len(TABLE[task.kind].popularity)
+            pool, count = self._pools.get(task.source, ()), len(self.table(task).popularity)
             self._wrong[task.id] = wrong_values(task, pool, self._seed, count)
         return self._wrong[task.id]
 
     def _is_drawn_right(self, task: Problem, way: Way, draws: Draws) -> bool:
-        return draws.chance("right", TABLE[task.kind].probability(way, self.difficulty(task)))
+        return draws.chance("right", self.table(task).probability(way, self.difficulty(task)))
 
     def _answer(self, ask: TaskPrompt, task: Problem, draws: Draws) -> str:
         right = self._is_drawn_right(task, ask.way, draws)
@@ -207,7 +224,7 @@ class Solver:
         if ask.way is Way.REVISE and ask.candidates:  # a revision does not repeat what was refused
             refused = normal_text(final_answer(ask.candidates[0]))
             mistakes = tuple(m for m in mistakes if normal_text(m) != refused) or mistakes
-        shares = TABLE[task.kind].popularity
+        shares = self.table(task).popularity
         return mistakes[draws.popular("mistake", len(mistakes), shares)]
 
     async def _code(self, ask: TaskPrompt, task: Problem, draws: Draws) -> str:
@@ -220,7 +237,7 @@ class Solver:
         if ask.candidates:
             refused = _shape(extract_code(ask.candidates[0], task.entry_point))
             mistakes = tuple(m for m in mistakes if _shape(m) != refused) or mistakes
-        shares = TABLE[task.kind].popularity
+        shares = self.table(task).popularity
         index = draws.popular("mistake", len(mistakes), shares)
         return self._present(mistakes[index], ask, task, draws)
 

@@ -101,6 +101,7 @@ def evaluation_section(snapshot: Snapshot) -> ReportSection | None:
         heads = [one_line(name, 30) for name in (first, *names)]
         blocks.append(Fold("By dataset", [ReportTable(heads, cells)]))
     blocks += _choices(evaluation)
+    blocks += _probe(evaluation)
     if isinstance(summary := evaluation.get("summary"), Mapping) and summary:
         blocks += [Heading("Summary of the evaluation"), FactList(settings(summary))]
     if charts := _scatters([row for row in rows if row.get("group") != _BEST], columns):
@@ -264,6 +265,32 @@ def _choices(evaluation: Record) -> list[ReportBlock]:
         ReportTable(("Baseline", "Accuracy", "Tokens"), tried),
     ]
     return [Fold(f"Best baselines, chosen on {on}", blocks)] if chosen else []
+
+
+def _probe(evaluation: Record) -> list[ReportBlock]:
+    """The probe of the policy: does it write something else for a problem of another class?"""
+    rows: list[Sequence[ReportCell | str]] = []
+    examples: list[Sequence[str]] = []
+    for found in objects_in(evaluation.get("probed")):
+        label = one_line(found.get("label"), 60)
+        shares = [
+            estimate_cell(object_of(found, key), form)
+            for key, form in (("changed", percent), ("resampled", percent), ("difference", points))
+        ]
+        rows.append((label, one_line(found.get("tasks"), 10), *shares))
+        example = object_of(found, "example")
+        texts = (example.get(key) for key in ("task", "written", "twin", "twin_written"))
+        examples.append((label, *(one_line(text, 300) for text in texts)))
+    if not rows:
+        return []
+    heads = ("Class of problem", "Problems", "Other operators", "By chance", "Difference")
+    note = "Only the words that make a problem large or small were replaced."
+    shown = ("Class of problem", "Problem", "Operators", "With other words", "Operators")
+    return [
+        Heading("Does the policy read the problem?"),
+        ReportTable(heads, rows, note),
+        Fold("Examples", [ReportTable(shown, examples)]),
+    ]
 
 
 def accuracy_against_tokens(evaluation: Record, path: Path) -> Path:

@@ -170,15 +170,34 @@ def programs_for(kind: Kind) -> tuple[str, ...]:
     )
 
 
+def random_weights(seed: str, spread: float = 3.0) -> dict[str, float]:
+    """Weights of all shapes from 1 / ``spread`` to ``spread``, uniform in their logarithm and the
+    same for the same seed: a taste that is blind to what pays."""
+    rng = random.Random(seed)
+    return {name: spread ** rng.uniform(-1.0, 1.0) for name in SHAPES}
+
+
 ENDED = (0.2, 0.6, 0.2)
 """Shares of the programs that are drawn with no, one and two operators at their end, where there
 are some that end a workflow."""
 
 
-def draw_program(kind: Kind, rng: random.Random, endings: Sequence[str] = ()) -> str:
-    """One of the programs that suit ``kind``, each as likely. ``endings``: names of operators that
-    end a workflow, each as likely as the others to stand behind it."""
-    program = rng.choice(programs_for(kind))
+def draw_program(
+    kind: Kind,
+    rng: random.Random,
+    endings: Sequence[str] = (),
+    weights: Mapping[str, float] | None = None,
+) -> str:
+    """One of the programs that suit ``kind``, each as likely; with ``weights`` of shapes, one of a
+    shape that was drawn by them. ``endings``: names of operators that end a workflow, each as
+    likely as the others to stand behind it."""
+    if weights is None:
+        program = rng.choice(programs_for(kind))
+    else:
+        names = shapes_for(kind)
+        (name,) = rng.choices(names, [weights[each] for each in names])
+        shape = SHAPES[name]
+        program = shape.program({slot: rng.choice(known) for slot, known in shape.slots.items()})
     if not endings:
         return program
     (count,) = rng.choices(range(len(ENDED)), ENDED)

@@ -47,13 +47,13 @@ async def answer(call: CallContext, problem: str) -> str:
 @operator(
     summary="write and run a Python program that prints the answer",
     example="result = await programmer(problem)",
-    kinds=("math",),
+    kinds=("math", "qa"),
     llm_calls="1-3",
 )
 async def programmer(call: CallContext, problem: str) -> str:
     """The model writes a Python program that prints the answer, the program is run, and an error
     goes back for another try. Returns what was printed, or `""` when every try failed. Good where
-    the answer can be computed."""
+    the answer can be computed, such as sums and puzzles of letters."""
     prompt = fill(_PROGRAMMER, problem=await _fenced(problem), trouble="")
     for _ in range(call.settings.programmer_tries):
         program = await _code(await call.ask(prompt))

@@ -11,7 +11,7 @@ from typing import Any
 from flowright.config.llm import SIMULATED
 from flowright.config.root import Config
 from flowright.core.command_line import progress_bars
-from flowright.core.errors import DataError, UserError
+from flowright.core.errors import DataError, FailureError, UserError
 from flowright.core.tables import raise_problems
 from flowright.data.build import Splits, check_disjoint
 from flowright.data.loading import OFFLINE, load_problems
@@ -55,12 +55,14 @@ from flowright.judging.verdict import Judge, JudgeQuery
 from flowright.llm.chat import Message
 from flowright.llm.counters import Counters
 from flowright.sandbox import Limits, Sandbox
+from flowright.simulation.classes import problem_class, resized
 from flowright.simulation.large_models import OpenModels, open_models
 from flowright.workflows.executor import Executor
-from flowright.workflows.grammar import draw_program, self_consistency
+from flowright.workflows.grammar import draw_program, random_weights, self_consistency
 from flowright.workflows.operators import OPERATORS
 from flowright.workflows.prompt import build_messages
 from flowright.workflows.registry import Operators
+from flowright.workflows.source import read_workflow
 
 MOST_SAMPLES = 12
 """Largest self-consistency at equal tokens; a workflow's budget of model calls ends soon after."""
@@ -234,14 +236,35 @@ class WorkflowEnvironment(Environment):
         endings = self._endings()
         drawn = []
         for _ in range(count):
-            task = rng.choice(by_kind[rng.choice(list(by_kind))])
-            programs = [draw_program(task.kind, rng, endings) for _ in range(completions)]
-            drawn.append(
-                Demonstration(
-                    build_messages(task, "compact", self.config.own(WorkflowConfig)), programs
-                )
-            )
+            some, weights, head = by_kind[rng.choice(list(by_kind))], None, ""
+            if self.config.simulated.world == "classes":
+                name = rng.choice(sorted({self.problem_class(task) for task in some}))
+                some = [task for task in some if self.problem_class(task) == name]
+                head, weights = f"# {name}\n", random_weights(f"{seed}/{name}")
+            task = rng.choice(some)
+            programs = [
+                head + draw_program(task.kind, rng, endings, weights) for _ in range(completions)
+            ]
+            messages = build_messages(task, "compact", self.config.own(WorkflowConfig))
+            drawn.append(Demonstration(messages, programs))
         return drawn
+
+    def problem_class(self, task: Task) -> str:
+        if self.config.simulated.world == "kinds" or not isinstance(task, Problem):
+            return task.kind
+        return str(problem_class(task))
+
+    def twin(self, task: Task) -> Task | None:
+        if self.config.simulated.world == "kinds" or not isinstance(task, Problem):
+            return None
+        return resized(task)
+
+    def signature(self, completion: str) -> str:
+        """Return the operators of a workflow in the order of its text."""
+        try:
+            return " ".join(read_workflow(completion, operators=self._operators()).calls)
+        except FailureError:
+            return "invalid"
 
     def planned_calls(self, train: Sequence[Task]) -> Mapping[str, float]:
         """Calls as in programs of the grammar, one an operator; those of a comprehension as often
