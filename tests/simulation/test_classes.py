@@ -1,18 +1,22 @@
 """Classes of problems: read from the text, with a way of asking that is best in each."""
 
 import re
+from collections import Counter
 
 import pytest
 
 from flowright.config.llm import SimulatedSection
-from flowright.data.offline import build_offline
+from flowright.data.loading import build_offline
 from flowright.data.task import Problem
+from flowright.environments.registry import make_config
+from flowright.environments.workflow.environment import WorkflowEnvironment
 from flowright.sandbox import Sandbox
 from flowright.simulation.classes import ProblemClass, Subject, problem_class, resized
 from flowright.simulation.draws import Draws, normal
 from flowright.simulation.solver import Solver
 from flowright.simulation.table import CLASSES, TABLE, Way
 from flowright.simulation.values import WrongSolutions
+from flowright.workflows.source import read_workflow
 
 QUESTIONS: dict[tuple[Subject, bool], tuple[str, str]] = {
     ("sums", False): ("math", "What is 3 * 4?"),
@@ -100,3 +104,21 @@ def test_accuracy_is_that_of_the_kind_or_of_the_class(world: str):
         for n in range(3000)
     ]
     assert sum(drawn) / 3000 == pytest.approx(expected.ways[Way.PROGRAM].accuracy, abs=0.025)
+
+
+def test_the_cold_start_names_classes_and_has_a_taste_for_each():
+    made = WorkflowEnvironment(make_config({"simulated": {"world": "classes"}}))
+    train = build_offline(0).train
+    shown = made.demonstrations(train, 600, 2, 0)
+    assert shown == made.demonstrations(train, 600, 2, 0)
+    programs = [program for one in shown for program in one.completions]
+    heads = Counter(program.partition("\n")[0] for program in programs)
+    assert heads.keys() == {f"# {ProblemClass(*found)}" for found in CLASSES}
+    assert min(heads.values()) > 60  # of 1,200, by three kinds and then by their classes
+    share = {
+        head: sum("programmer(" in p for p in programs if p.startswith(head)) / count
+        for head, count in heads.items()
+        if not head.endswith("program")
+    }
+    assert max(share.values()) - min(share.values()) > 0.1
+    assert all(read_workflow(program) for program in programs[:20])

@@ -381,7 +381,7 @@ async def run_evaluation(evaluation: Evaluation, console: Console) -> Comparison
                 console,
                 evaluation.ledger,
                 partial(keep_baseline, evaluation.ledger, environment),
-                partial(probe, evaluator, after, problems, 1),
+                partial(probe, evaluator, after, evaluation.problems, 1),
             )
 
 

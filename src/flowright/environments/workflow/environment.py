@@ -230,17 +230,25 @@ class WorkflowEnvironment(Environment):
     ) -> list[Demonstration]:
         """Problems, every kind as often, each with some programs that the operators' documentation
         calls applicable to its kind, uniformly among those; where ``workflow.operators`` has some
-        that end a workflow, some of the programs end with them."""
+        that end a workflow, some of the programs end with them. Where the simulated model's
+        accuracy depends on classes, every class of a kind as often, its name as a comment before
+        the program, and shapes by weights that are drawn for each class."""
         rng = random.Random(seed)
         by_kind = tasks_by_kind([task for task in tasks if isinstance(task, Problem)])
+        by_class: dict[str, dict[str, list[Problem]]] = {kind: {} for kind in by_kind}
+        for kind, some in by_kind.items():
+            for task in some:
+                by_class[kind].setdefault(self.problem_class(task), []).append(task)
+        has_classes = self.config.simulated.world == "classes"
         endings = self._endings()
         drawn = []
         for _ in range(count):
-            some, weights, head = by_kind[rng.choice(list(by_kind))], None, ""
-            if self.config.simulated.world == "classes":
-                name = rng.choice(sorted({self.problem_class(task) for task in some}))
-                some = [task for task in some if self.problem_class(task) == name]
-                head, weights = f"# {name}\n", random_weights(f"{seed}/{name}")
+            kind = rng.choice(list(by_kind))
+            some, weights, head = by_kind[kind], None, ""
+            if has_classes:
+                name = rng.choice(sorted(by_class[kind]))
+                some, head = by_class[kind][name], f"# {name}\n"
+                weights = random_weights(f"{seed}/{name}")
             task = rng.choice(some)
             programs = [
                 head + draw_program(task.kind, rng, endings, weights) for _ in range(completions)
