@@ -208,7 +208,7 @@ class Environment:
         return None
 
     def signature(self, completion: str) -> str:
-        """Return what tells completions apart in a probe."""
+        """Return the part of a completion that a probe compares; default all of it."""
         return completion
 
     def baselines(self) -> Sequence[Baseline]:

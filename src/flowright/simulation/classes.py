@@ -1,8 +1,8 @@
 """The class of a problem, read from its text alone: its subject, and whether it is a large one.
 
 In ``simulated.world: classes`` the simulated model's accuracies depend on it
-(:data:`flowright.simulation.table.CLASSES`), so that the best workflow depends on what a problem
-says and not only on its kind. :func:`resized` changes the size alone, for a probe of the policy.
+(:data:`flowright.simulation.table.CLASSES`), so that the best workflow depends on the text of a
+problem and not only on its kind. :func:`resized` changes the size alone, for a probe of the policy.
 """
 
 import re
