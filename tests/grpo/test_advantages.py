@@ -9,8 +9,8 @@ from hypothesis import given, strategies as st
 
 from flowright.core.errors import UserError
 from flowright.environments.rollout import Reward
+from flowright.grpo import ADVANTAGES
 from flowright.grpo.advantages import group_advantages
-from flowright.grpo.tables import ADVANTAGES
 
 # Multiples of 1/8: sums and shifts of them are exact, so that equality means equality.
 ANY_REWARD = [scale for scale in ADVANTAGES if scale != "maxrl"]  # which wants rewards from 0 on

@@ -9,6 +9,7 @@ from hypothesis import given, strategies as st
 from torch import Tensor
 
 from flowright.config.grpo import GrpoSection
+from flowright.grpo import CORRECTIONS, KL_ESTIMATORS, OBJECTIVES
 from flowright.grpo.objectives import (
     Correction,
     Objective,
@@ -22,7 +23,6 @@ from flowright.grpo.objectives import (
     k2,
     k3,
 )
-from flowright.grpo.tables import CORRECTIONS, KL_ESTIMATORS, OBJECTIVES
 
 LOW, HIGH = 0.2, 0.28
 PPO_LIKE = ("grpo", "dr_grpo", "dapo")

@@ -11,9 +11,9 @@ from flowright.config.grpo import GrpoSection
 from flowright.core.errors import ConfigError
 from flowright.core.plugins import Table
 from flowright.environments.registry import load_config
+from flowright.grpo import ADVANTAGES, CORRECTIONS, KL_ESTIMATORS, OBJECTIVES, SCHEDULES
 from flowright.grpo.advantages import group_advantages
 from flowright.grpo.learner import Learner
-from flowright.grpo.tables import ADVANTAGES, CORRECTIONS, KL_ESTIMATORS, OBJECTIVES, SCHEDULES
 
 MORE = """
 def nothing(rewards):

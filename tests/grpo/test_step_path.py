@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
-BESIDE = {"flowright/grpo/step_record.py", "flowright/grpo/tables.py"}
+BESIDE = {"flowright/grpo/step_record.py", "flowright/grpo/__init__.py"}
 """Files that read values of the path and hand none on."""
 
 

@@ -19,7 +19,7 @@ from flowright.core.journal import changes_of
 from flowright.data.row_files import read_documents
 from flowright.data.task import Task
 from flowright.environments.base import Environment, TaskSets, make_environment
-from flowright.grpo.tables import (
+from flowright.grpo import (
     ADVANTAGES,
     CORRECTIONS,
     KL_ESTIMATORS,

@@ -8,7 +8,7 @@ from typing import Literal
 
 from flowright.core.errors import UserError
 from flowright.environments.rollout import check_reward
-from flowright.grpo.tables import ADVANTAGES
+from flowright.grpo import ADVANTAGES
 
 Signal = Literal["ok", "zero_variance", "too_few"]
 

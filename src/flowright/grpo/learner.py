@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from flowright.config.grpo import GrpoSection
+from flowright.grpo import SCHEDULES
 from flowright.grpo.batch import (
     Group,
     Place,
@@ -42,7 +43,6 @@ from flowright.grpo.step_record import (
     teacher_metrics,
     update_metrics,
 )
-from flowright.grpo.tables import SCHEDULES
 from flowright.policy.layout import to_device
 from flowright.policy.model import Policy, recomputing
 from flowright.policy.prefix.tree import chunks

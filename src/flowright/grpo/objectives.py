@@ -20,7 +20,7 @@ from flowright.config.grpo import GrpoSection, PairsSection
 from flowright.config.root import Config
 from flowright.core.errors import ConfigError
 from flowright.core.plugins import Table
-from flowright.grpo.tables import CORRECTIONS, KL_ESTIMATORS, OBJECTIVES
+from flowright.grpo import CORRECTIONS, KL_ESTIMATORS, OBJECTIVES
 
 
 @dataclass(frozen=True, slots=True)
