@@ -53,7 +53,8 @@ def page() -> str:
         "`llm.file` maps names under `models`, for `aflow_executor_model` and `judge.model`, to:\n",
         keys(ModelEntry, ""),
         "## The judge service\n",
-        "`config/judge_server.yaml` has a run's sections `judge`, `llm`, `simulated`, and:\n",
+        "`config/judge_server.yaml` has a run's sections `judge`, `llm`, `simulated`, the terms of "
+        "`reward`, and:\n",
         keys(JudgeServerSection, "server."),
         "## The judge as a reward function\n",
         describe(JudgeRewardSection),

@@ -19,6 +19,7 @@ from flowright.app.preflight_checks import (
     check_model,
     check_quantised,
     check_run,
+    check_terms,
     check_text,
     load_tasks,
     with_steps,
@@ -88,6 +89,7 @@ def inspect_run(config: Config, resume: bool = False) -> Findings:
     config = resolved(config, planned_device(config))
     environment = make_environment(config)
     tasks: list[TaskSets] = []
+    found.check("reward", lambda: check_terms(config))
     has_data = found.check("data", lambda: _data(environment, tasks))
     has_model = found.check("policy", lambda: _policy(config))
     demand = demand_of(config) if has_model or Path(config.strategy_model).is_dir() else None

@@ -26,6 +26,8 @@ from flowright.grpo import (
     OBJECTIVES,
     SCHEDULES,
 )
+from flowright.judging.build import rules_alone
+from flowright.judging.terms import RewardTerms
 from flowright.policy.base_models import look_for_smollm2, model_id, origin_of
 from flowright.policy.chat_templates import read_template
 from flowright.runs.checkpoints import find_damage, saved_checkpoints, sha256_of
@@ -59,6 +61,7 @@ def check_start(config: Config, resume: bool, is_first: bool = True) -> Start:
     )
     own = (
         lambda: check_choices(config.grpo),
+        lambda: check_terms(config),
         lambda: check_quantised(config.policy),
         lambda: check_text(config),
         lambda: load_entries(config.llm.file, config.models),
@@ -107,6 +110,13 @@ def check_choices(section: GrpoSection) -> None:
         (SCHEDULES, section.schedule),
     )
     refuse(*(partial(table.load, name) for table, name in chosen if name and name not in table))
+
+
+def check_terms(config: Config) -> str:
+    """Describe the sum of ``reward.terms``, empty without any. Raises ConfigError for functions
+    and rules that cannot be used."""
+    RewardTerms(config.reward, rules_alone())
+    return config.reward.formula
 
 
 def check_quantised(section: PolicySection) -> str:

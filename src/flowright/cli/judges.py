@@ -285,7 +285,8 @@ def score(options: argparse.Namespace) -> int:
                         "no reference: the judge goes by the question alone; see --answer"
                     )
                 advance = add(options.source.name, found.rows)
-                return await judge_rows(options.source, found.columns, opened.judge, progress,
+                scorer = opened.weighted(config.judge.right_from)
+                return await judge_rows(options.source, found.columns, scorer, progress,
                                  options.concurrency, options.retry_failed, advance)  # fmt: skip
 
         path = options.out.with_name(options.out.name + ".progress")
@@ -319,11 +320,14 @@ def _identity(config: "JudgeServerConfig", columns: Any) -> dict[str, Any]:
     from dataclasses import asdict
 
     from flowright.judging.build import fingerprint
+    from flowright.judging.terms import terms_hash
 
     section = config.judge
     service = section.service.judge_url if section.service else None
     shown = section.model_dump(include={"model", "mode", "gate", "panel"}, mode="json")
     judge = {**shown, "service": service, "asked": fingerprint(section)}
+    if config.reward.has_terms:
+        judge["terms"] = terms_hash(config.reward)
     return {"judge": judge, "columns": asdict(columns)}
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from flowright.config.reward import TermsSection
 from flowright.config.section import (
     Address,
     Fraction,
@@ -307,7 +308,7 @@ class JudgeServerSection(Section):
         return self
 
 
-class JudgeRewardSection(JudgeServiceSection):
+class JudgeRewardSection(JudgeServiceSection, TermsSection):
     """A judge service as a reward function: `reward.config` with `reward.type: judge_model`.
     JUDGE_MODEL_URL and JUDGE_MODEL_API_KEY fill in missing keys; JUDGE_MAX_BATCH_SIZE and
     JUDGE_MAX_CONCURRENT override theirs."""
@@ -326,3 +327,11 @@ class JudgeRewardSection(JudgeServiceSection):
     """Confidence below which a score is scaled down; 0: never."""
     low_confidence_factor: Fraction = 0.8
     """Factor of such a score."""
+
+    @model_validator(mode="after")
+    def _check_terms(self) -> "JudgeRewardSection":
+        if not self.asks_model:
+            raise ValueError("judge_weight: 0 asks no judge; give the trainer the functions alone")
+        if self.aspects:
+            raise ValueError("terms: the service grades aspects; name them in its own reward.terms")
+        return self

@@ -1,6 +1,6 @@
 """The whole of a configuration: of a run, and of a judge service."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar, Self, TypeVar
 
@@ -15,6 +15,7 @@ from flowright.config.judge import (
 )
 from flowright.config.llm import LlmSection, SimulatedSection
 from flowright.config.policy import SMOLLM2, TINY, PolicySection
+from flowright.config.reward import TermsSection
 from flowright.config.run import PlanSection, RunSection
 from flowright.config.section import Name, NonNegative, NonNegativeFloat, Positive, Section
 from flowright.config.workflow import (
@@ -60,6 +61,8 @@ class EnvironmentSection(Section):
     """Further keys in which a run and the earlier one that it is planned by should agree."""
     reads_datasets: ClassVar[bool] = False
     """True if tasks are those of ``train_dataset`` and ``val_dataset``."""
+    has_terms: ClassVar[bool] = False
+    """True if the root's ``reward.terms`` and ``reward.judge_weight`` count."""
 
     def check(self, config: "Config") -> None:
         """Raise ValueError, as ``key: message``, for settings that do not fit together."""
@@ -82,7 +85,8 @@ class EnvironmentSection(Section):
 
     def judge_model(self, config: "Config") -> str | None:
         """Return the name of the model that judges; None if rules or a service do."""
-        if config.judge.mode == "rules" or config.judge.service is not None:
+        judge = config.judge
+        if judge.mode == "rules" or judge.service is not None or not config.reward.asks_model:
             return None
         return config.judge.model or config.aflow_executor_model
 
@@ -94,6 +98,10 @@ class EnvironmentSection(Section):
     def compares_answers(self, config: "Config") -> bool:
         """Return whether `judge.group` can rank a group's answers."""
         return False
+
+    def rewards(self, config: "Config") -> Mapping[str, float]:
+        """Return the configured rewards that may be below 0, by key."""
+        return {}
 
     def samples_nothing(self, config: "Config") -> bool:
         """Return whether the policy writes nothing, neither to train on nor to be measured by."""
@@ -178,6 +186,17 @@ class Config(Section):
         return section
 
     @model_validator(mode="after")
+    def _check_terms_fit(self) -> "Config":
+        reward, judge = self.reward, self.judge
+        if reward.has_terms and not self.section.has_terms:
+            raise ValueError(
+                f"reward.terms: environment: {self.environment} has a reward of its own; terms "
+                "and judge_weight count with workflow and instructions"
+            )
+        reward.check_aspects(judge.mode != "rules" and judge.service is None)
+        return self
+
+    @model_validator(mode="after")
     def _check_environment_fits(self) -> "Config":
         self.section.check(self)
         return self
@@ -201,6 +220,21 @@ class Config(Section):
         if size < 2 or (method == "list" and size > MOST_LISTED):
             most = f" and at most {MOST_LISTED}" if method == "list" else ""
             raise ValueError(f"grpo.group_size: {size}; judge.group needs at least 2{most}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_maxrl_has_no_penalty(self) -> "Config":
+        if self.grpo.advantage_scale != "maxrl":
+            return self
+        given = {
+            **self.section.rewards(self),
+            **{f"the weight of reward.terms {t.name}": t.weight for t in self.reward.terms},
+        }
+        if below := [f"{key} ({value:g})" for key, value in given.items() if value < 0]:
+            raise ValueError(
+                "grpo.advantage_scale: maxrl divides by a group's mean, so rewards must be 0 or "
+                f"more; raise {', '.join(below)}, or choose another scale"
+            )
         return self
 
     @model_validator(mode="after")
@@ -303,6 +337,8 @@ class Config(Section):
     @property
     def judge_names(self) -> tuple[str, ...]:
         """The judges, for people: models, the address of a service, or the rules."""
+        if not self.reward.asks_model:
+            return ("none",)
         if self.judge.mode == "rules":
             return ("rules",)
         service = self.judge.service
@@ -320,6 +356,7 @@ class JudgeServerConfig(Section):
 
     server: JudgeServerSection = JudgeServerSection()
     judge: JudgeSection = JudgeSection()
+    reward: TermsSection = TermsSection()
     trained: TrainedJudgeSection = TrainedJudgeSection()
     llm: LlmSection = LlmSection()
     simulated: SimulatedSection = SimulatedSection()
@@ -341,11 +378,29 @@ class JudgeServerConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _check_terms(self) -> "JudgeServerConfig":
+        reward = self.reward
+        weights = [reward.judge_weight, *(term.weight for term in reward.terms)]
+        if reward.has_terms and (min(weights) < 0 or sum(weights) > 1 + 1e-9):
+            raise ValueError(
+                f"reward: the weights {', '.join(f'{each:g}' for each in weights)}: a service's "
+                "scores are from 0 to 1, so its weights are 0 or more and at most 1 in all; "
+                "judge_weight is 1 where it is left out"
+            )
+        if reward.has_terms and self.judge.ask == "pairwise":
+            raise ValueError("reward.terms: score one answer, and judge.ask is pairwise")
+        own = self.trained.folder is not None or self.server.judge_class is not None
+        own = own or self.judge.service is not None or self.judge.mode == "rules"
+        reward.check_aspects(not own)
+        return self
+
+    @model_validator(mode="after")
     def _check_judge_is_named(self) -> "JudgeServerConfig":
         if self.judge.group.method != "none":
             raise ValueError("judge.group: a service judges single answers; leave it out")
         own = self.judge.service is not None or self.server.judge_class is not None
         own = own or self.trained.folder is not None
+        own = own or not self.reward.asks_model
         if self.judge.mode != "rules" and not own and not self.judge.model:
             raise ValueError("judge.model: name a model of `llm.file`, or `simulated`")
         return self
@@ -354,6 +409,8 @@ class JudgeServerConfig(Section):
     def models(self) -> frozenset[str]:
         """The names of all large models that judge; none where rules or a class of one's own do."""
         if self.judge.mode == "rules" or self.server.judge_class is not None:
+            return frozenset()
+        if not self.reward.asks_model:
             return frozenset()
         if self.trained.folder is not None:
             return frozenset()

@@ -78,7 +78,9 @@ _KEYS = {
     ),
     "policy.temperature executor.temperature": "temperature",
     "policy.sharded": "strategy deepspeed fsdp fsdp2 fsdp_config zero_stage",
-    "environment judge.model": "reward_model reward_funcs reward_fn",
+    "environment judge.model": "reward_model",
+    "reward environment": "reward_funcs reward_fn compute_score",
+    "reward.terms": "reward_weights",
 }
 """Names of other trainers' keys, by one key of ours or several. By their last part, in lower case
 with underscores."""

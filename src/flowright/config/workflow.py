@@ -1,16 +1,16 @@
 """The keys of `workflow`, `executor`, `reward`, `sandbox`: how workflows run, what they earn."""
 
-from typing import Annotated, Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from flowright.config.reward import RewardValue, TermsSection
 from flowright.config.section import NonNegative, NonNegativeFloat, Positive, Seconds, Section
 
-RewardValue = Annotated[float, Field(ge=-1e12, le=1e12)]
 
-
-class RewardSection(Section):
-    """Rewards of the outcomes of an attempt."""
+class RewardSection(TermsSection):
+    """Rewards of the outcomes of an attempt, and terms beside the judge. `reward:
+    package.module:function`: that function alone (docs/extending.md#a-reward)."""
 
     invalid: RewardValue = -0.2
     """Program that cannot be parsed or validated."""
@@ -22,6 +22,20 @@ class RewardSection(Section):
     """Answer judged right."""
     cost_weight: float = Field(default=0.0, ge=0, le=0.5)
     """Weight of the tokens spent, among right answers of a group."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_function(cls, given: Any) -> Any:
+        if not isinstance(given, str):
+            return given
+        name = given.rpartition(":")[2].strip("_").lower()[:40]
+        return {"judge_weight": 0, "terms": [{"name": name, "function": given}]}
+
+    @model_validator(mode="after")
+    def _check_cost_has_judge(self) -> "RewardSection":
+        if self.cost_weight and not self.judge_weight:
+            raise ValueError("cost_weight: ranks answers judged right; judge_weight: 0 judges none")
+        return self
 
     @model_validator(mode="after")
     def _check_order(self) -> "RewardSection":

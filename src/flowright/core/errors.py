@@ -42,6 +42,7 @@ class Reason(StrEnum):
     WORKER_LOST = "worker_lost"  # the workflow runtime lost a worker
     SANDBOX_LOST = "sandbox_lost"
     JUDGE_FAILED = "judge_failed"
+    REWARD_FAILED = "reward_failed"  # a term of the reward has no value
     INTERNAL = "internal"  # a bug of ours
 
     @property
@@ -55,6 +56,7 @@ _OURS = frozenset(
         Reason.WORKER_LOST,
         Reason.SANDBOX_LOST,
         Reason.JUDGE_FAILED,
+        Reason.REWARD_FAILED,
         Reason.INTERNAL,
     }
 )

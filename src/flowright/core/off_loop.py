@@ -1,4 +1,5 @@
-"""Work on a model's text: short texts on the event loop, long ones in a thread.
+"""Work on a model's text: short texts on the event loop, long ones in a thread; calls of a user's
+functions.
 
 Such work is linear in the text (benchmarks/hostile_text.py), so its length bounds its time. A
 thread still shares the interpreter's lock; it keeps one text from delaying all other replies,
@@ -6,9 +7,11 @@ deadlines and health checks, and makes nothing faster.
 """
 
 import asyncio
+import inspect
 from asyncio import AbstractEventLoop, Semaphore
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 R = TypeVar("R")
@@ -33,3 +36,23 @@ async def in_thread(work: Callable[[], R]) -> R:
     turn = _turns.setdefault(asyncio.get_running_loop(), Semaphore(1))
     async with turn:
         return await asyncio.to_thread(work)
+
+
+async def call_own(
+    method: Callable[..., Any], threads: Callable[[], Executor], *arguments: Any
+) -> Any:
+    """Call a user's function: a coroutine function on the loop, a plain one on a thread, where it
+    may block."""
+    if inspect.iscoroutinefunction(method):
+        return await method(*arguments)
+    loop = asyncio.get_running_loop()
+    value = await loop.run_in_executor(threads(), method, *arguments)
+    return await value if inspect.isawaitable(value) else value
+
+
+def plain(value: Any) -> Any:
+    """Convert numbers of numerical libraries, which have ``item``, in what a user's function
+    returned."""
+    if isinstance(value, Mapping):
+        return {name: plain(each) for name, each in value.items()}
+    return value.item() if hasattr(value, "item") else value

@@ -2,18 +2,21 @@
 know of it is its environment's.
 """
 
+import asyncio
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from flowright.config.reward import LARGEST_REWARD
 from flowright.config.workflow import RewardSection
 from flowright.core.errors import Blame, Failure, Reason, UserError
 from flowright.data.mixture import tasks_by_kind
 from flowright.data.task import Task
 from flowright.grading import Gold
 from flowright.judging.audit import audit
+from flowright.judging.terms import RewardTerms, TermSample, TermScores
 from flowright.judging.verdict import Verdict
 from flowright.policy.sampling import Sample
 
@@ -33,10 +36,6 @@ INVALID = frozenset(
 """The policy's failures before its program ran. Its other failures count as crashes."""
 
 
-LARGEST_REWARD = 1e12
-"""Larger rewards are refused: their squares overflow in a group's deviation and in metrics."""
-
-
 def check_reward(value: float) -> None:
     """Raise UserError for a reward or a penalty that is not finite, or too large."""
     if not abs(value) <= LARGEST_REWARD:  # nan, too
@@ -52,11 +51,13 @@ class Reward:
     no parts. The parts of a scored sample are always ``validity`` (0 unless the program failed),
     ``correctness`` (0 if it failed) and, where costs count, ``cost`` (0 or below); penalties of the
     training (:func:`with_penalty`) are ``kl`` and ``overlong``, and ``task`` is the value without
-    them, None where there are none."""
+    them, None where there are none. ``terms`` are the values of ``reward.terms`` before weights;
+    ``parts`` has them weighted."""
 
     value: float | None
     parts: Mapping[str, float] = field(default_factory=dict)
     task: float | None = None
+    terms: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def unpenalised(self) -> float | None:
@@ -78,16 +79,19 @@ UNSCORED = Reward(None)
 
 
 def reward_of(failure: Failure | None, verdict: Verdict | None, section: RewardSection) -> Reward:
-    """The reward of one sample, before costs.
+    """The reward of one sample, before costs and terms.
 
     ``failure`` is that of the completion or of its execution; ``verdict`` is None when the sample
-    failed before it could be judged. Raises ValueError when neither is given.
+    failed before it could be judged, and where no judge is asked (``judge_weight: 0``). Raises
+    ValueError when neither is given and one is asked.
     """
     if failure is not None:
         if failure.blame is Blame.INFRASTRUCTURE:
             return UNSCORED
         validity = section.invalid if failure.reason in INVALID else section.crashed
         return _scored(validity, 0.0)
+    if not section.judge_weight:
+        return _scored(0.0, 0.0)
     if verdict is None:
         raise ValueError("a sample without a failure needs a verdict")
     if verdict.status != "ok":
@@ -134,11 +138,50 @@ def with_penalty(reward: Reward, part: Literal["kl", "overlong"], penalty: float
     if reward.value is None:
         return reward
     parts = {**reward.parts, part: -penalty}
-    return Reward(reward.value - penalty, parts, reward.unpenalised)
+    return Reward(reward.value - penalty, parts, reward.unpenalised, reward.terms)
 
 
 def _scored(validity: float, correctness: float) -> Reward:
     return Reward(validity + correctness, {"validity": validity, "correctness": correctness})
+
+
+async def with_terms(
+    terms: RewardTerms | None,
+    groups: "Sequence[Sequence[Completion]]",
+    rollouts: "Sequence[Sequence[Rollout]]",
+    sample: "Callable[[Completion, Rollout], TermSample | None]",
+) -> "list[list[Rollout]]":
+    """Return the rollouts with their rewards as the weighted sum of ``terms`` and what the judge
+    gave. ``sample`` returns what the terms score; None for an attempt without an answer. Unscored
+    attempts and the policy's failures keep their rewards. A function gets a group in one call."""
+    if terms is None:
+        return [list(group) for group in rollouts]
+
+    async def one(group: Sequence[Completion], attempts: Sequence[Rollout]) -> list[Rollout]:
+        asked = [
+            None if r.failure is not None else sample(c, r)
+            for c, r in zip(group, attempts, strict=True)
+        ]
+        found = iter(await terms.score([each for each in asked if each is not None]))
+        return [
+            rollout if each is None else _weighed(rollout, terms, next(found))
+            for rollout, each in zip(attempts, asked, strict=True)
+        ]
+
+    return await asyncio.gather(*map(one, groups, rollouts))
+
+
+def _weighed(rollout: "Rollout", terms: RewardTerms, scores: TermScores) -> "Rollout":
+    verdict = rollout.verdict
+    if verdict is not None:
+        rollout = replace(rollout, verdict=replace(verdict, usage=verdict.usage + scores.usage))
+    if scores.status != "ok":
+        failure = Failure(Reason.REWARD_FAILED, scores.reason)
+        return replace(rollout, reward=UNSCORED, failure=failure)
+    weight = terms.section.judge_weight
+    parts = {name: weight * part for name, part in rollout.reward.parts.items()}
+    parts |= terms.weighted(scores)
+    return rollout.rewarded(Reward(sum(parts.values()), parts, terms=scores.values))
 
 
 MOST_PROBLEM = 4000
@@ -267,6 +310,7 @@ def plain(value: "DataclassInstance | None") -> dict[str, Any] | None:
 
 def _reward(reward: Reward) -> dict[str, Any]:
     kept: dict[str, Any] = {"value": reward.value, "parts": dict(reward.parts)}
+    kept |= {"terms": dict(reward.terms)} if reward.terms else {}
     return kept if reward.task is None else kept | {"unpenalised": reward.task}
 
 
@@ -306,6 +350,9 @@ def _scores(rollouts: Sequence[Rollout]) -> dict[str, float]:
         ],
         "gold/accuracy": _golds(rollouts),
     }
+    for name in dict.fromkeys(name for r in rollouts for name in r.reward.terms):
+        known = [r.reward.terms[name] for r in rollouts if name in r.reward.terms]
+        values[f"reward/terms/{name}"] = known
     for kind in tasks_by_kind([r.task for r in rollouts]):
         some = [r for r in rollouts if r.task.kind == kind]
         values[f"reward/by_kind/{kind}"] = _rewards(some)

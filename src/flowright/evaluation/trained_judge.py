@@ -26,7 +26,7 @@ from flowright.config.loading import load_judge_server
 from flowright.config.policy import PolicySection
 from flowright.config.root import JudgeServerConfig
 from flowright.core.batch_calls import RequestBatcher
-from flowright.core.errors import ConfigError, DataError
+from flowright.core.errors import ConfigError, DataError, UserError
 from flowright.core.files import check_writable, read_object, write_json
 from flowright.data.contamination import TrainedOn
 from flowright.data.preferences import Pair
@@ -46,7 +46,7 @@ from flowright.environments.judging.tasks import FORMS, JudgingTask
 from flowright.grpo.batch import Group, scalar_scores
 from flowright.grpo.checkpoint import Saves, load_weights, portable_state, take_over
 from flowright.grpo.fixed_data import FixedData, scored_group
-from flowright.judging.build import OpenJudge, build_judge, fingerprint
+from flowright.judging.build import OpenJudge, build_judge, fingerprint, open_terms
 from flowright.judging.measuring.benchmark_judges import (
     JudgeName,
     OpenedJudge,
@@ -56,6 +56,7 @@ from flowright.judging.measuring.benchmark_judges import (
 )
 from flowright.judging.measuring.pair_figures import prompt_of
 from flowright.judging.service.app import Ready
+from flowright.judging.terms import RewardTerms
 from flowright.judging.trained.calibration import (
     FILE,
     FILE as CALIBRATION,
@@ -219,7 +220,8 @@ def load_trained_judge(config: JudgeServerConfig) -> Backend:
     else:
         judge = _frame_judge(found, loaded, config.judge, section)
     record = TrainedOn.gathered({section.folder, found.place})
-    return lambda: _in_process(config.judge, judge, record)
+    terms = open_terms(config.reward, config.judge)
+    return lambda: _in_process(config.judge, judge, record, terms)
 
 
 def _frame_judge(
@@ -232,12 +234,16 @@ def _frame_judge(
 
 @asynccontextmanager
 async def _in_process(
-    section: JudgeSection, judge: FrameJudge | ServedScalarJudge, record: TrainedOn | None
+    section: JudgeSection,
+    judge: FrameJudge | ServedScalarJudge,
+    record: TrainedOn | None,
+    terms: RewardTerms | None,
 ) -> AsyncIterator[tuple[OpenJudge, Ready]]:
     async def ready() -> list[str]:
         return []
 
-    yield OpenJudge(build_judge(section, judge), None, (), judge.notes, record), ready
+    built = build_judge(section, judge)
+    yield OpenJudge(built, None, (), judge.notes, record, terms=terms), ready
 
 
 @asynccontextmanager
@@ -259,7 +265,8 @@ async def _at_server(
         judge = FrameJudge(found.name, writer, chosen_form(found.form, section), config.judge)
         record = TrainedOn.gathered({found.source.folder, found.place})
         built = build_judge(config.judge, judge)
-        yield OpenJudge(built, None, (), judge.notes, record), client.check
+        terms = open_terms(config.reward, config.judge)
+        yield OpenJudge(built, None, (), judge.notes, record, terms=terms), client.check
     finally:
         await client.aclose()
 
@@ -280,6 +287,8 @@ async def open_trained_judge(named: JudgeName) -> AsyncIterator[OpenedJudge]:
         yield OpenedJudge(scalar, TEXTS_AT_ONCE, about, folders)
         return
     config = load_judge_server(named.config, named.overrides)
+    if config.reward.has_terms:
+        raise UserError("reward.terms: a trained judge is measured alone; leave them out")
     section = measured_section(config.judge).model_copy(update={"both_orders": False})
     judge = _frame_judge(found, loaded, section, config.trained)
     way: Way = "pointwise" if chosen_form(found.form, config.trained).judges == "one" else named.way

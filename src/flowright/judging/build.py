@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from flowright.config.judge import JudgeSection
+from flowright.config.judge import WORDING, JudgeSection
 from flowright.config.llm import SIMULATED
 from flowright.config.loading import load_entries
+from flowright.config.reward import TermsSection
 from flowright.core.errors import ConfigError
 from flowright.data.contamination import TrainedOn
 from flowright.grading.gold import Algebra
@@ -20,9 +21,10 @@ from flowright.judging.group_judge import GroupJudge
 from flowright.judging.llm_judge import LlmJudge
 from flowright.judging.meta_judge import BestSamples, MetaJudge
 from flowright.judging.panel import Panel
-from flowright.judging.prompts import wording_hash
+from flowright.judging.prompts import WITHOUT_REFERENCE, wording_hash
 from flowright.judging.remote import RemoteJudge
 from flowright.judging.rules import RuleJudge
+from flowright.judging.terms import NoJudge, RewardTerms, WithTerms
 from flowright.judging.verdict import Judge, Status, Wrapper
 from flowright.judging.wrappers import (
     STEERABLE,
@@ -47,7 +49,8 @@ W = TypeVar("W", bound=Wrapper)
 class OpenJudge:
     """A judge that is ready for queries. ``service`` is None if models or rules decide; ``models``
     are the names of the models in use, ``clients`` theirs; ``trained_on`` is known of some trained
-    judges. With a ``ranking``, ``judge`` compares two answers."""
+    judges. With a ``ranking``, ``judge`` compares two answers. ``terms`` are not part of ``judge``,
+    which is not asked where its weight is 0."""
 
     judge: Judge
     service: RemoteJudge | None
@@ -56,6 +59,13 @@ class OpenJudge:
     trained_on: TrainedOn | None = None
     clients: tuple[ChatClient, ...] = ()
     ranking: GroupJudge | None = None
+    terms: RewardTerms | None = None
+
+    def weighted(self, right_from: float) -> Judge:
+        """Return the judge of a service: with the terms, and scores in [0, 1]."""
+        if self.terms is None:
+            return self.judge
+        return WithTerms(self.judge, self.terms, right_from, bounded=True)
 
     @property
     def counters(self) -> tuple[Counters, ...]:
@@ -76,10 +86,10 @@ class OpenJudge:
 
     def state(self, without: Sequence[str] = ()) -> list[Any]:
         """Return the contents of its caches (:meth:`Cached.state`), a list for each."""
-        return [cache.state(without) for cache in wrappers_of(self.judge, Cached)]
+        return [cache.state(without) for cache in caches_of(self.judge, self.terms)]
 
     def restore(self, state: Sequence[Sequence[Any]]) -> None:
-        for cache, known in zip(wrappers_of(self.judge, Cached), state, strict=False):
+        for cache, known in zip(caches_of(self.judge, self.terms), state, strict=False):
             cache.restore(known)
 
     async def check(self) -> list[str]:
@@ -103,30 +113,68 @@ async def open_judge(
     models: Mapping[str, ChatClient],
     algebra: Algebra | None = None,
     seed: int = 0,
+    reward: TermsSection | None = None,
 ) -> AsyncIterator[OpenJudge]:
-    """Open the judge of ``section``. ``model`` names the judge among ``models``, None for a service
-    or rules; ``models`` must contain it and the panel. Calls are counted under the role ``judge``,
-    those of a service under ``judge_service``. ``algebra`` evaluates expressions for the rules,
-    which abstain on them without it. ``seed``: that of the draws of ``judge.group``."""
+    """Open the judge of ``section``, and the terms of ``reward``. ``model`` names the judge among
+    ``models``, None for a service or rules; ``models`` must contain it and the panel. Calls are
+    counted under the role ``judge``, those of a service under ``judge_service``. ``algebra``
+    evaluates expressions for the rules, which abstain on them without it. ``seed``: that of the
+    draws of ``judge.group``."""
     async with AsyncExitStack() as stack:
         service: RemoteJudge | None = None
-        if section.service is not None:
+        reward = reward or TermsSection()
+        if section.service is not None and reward.judge_weight:
             service = RemoteJudge(section.service)
             stack.push_async_callback(service.aclose)
-        names = section.further_models
+        names = section.further_models if reward.judge_weight else ()
+        if not reward.asks_model:
+            model = None
         if model is not None and service is None and section.mode != "rules":
             names = (model, *names)
         clients = {name: models[name].as_role("judge") for name in names if name in models}
         asked = service or clients.get(model or "")
-        panel = [clients[name] for name in section.panel]
-        meta = clients[section.meta] if section.meta else None
+        judge: Judge = NoJudge()
+        ranking = None
+        terms = open_terms(reward, section, clients.get(model or ""), algebra)
         if section.group.method != "none":
             section = section.model_copy(update={"ask": "pairwise"})
-        judge = build_judge(section, asked, panel, algebra, meta)
-        ranking = None
-        if section.group.method != "none":
-            ranking = GroupJudge(section, judge, clients.get(model or ""), seed)
-        yield OpenJudge(judge, service, names, clients=tuple(clients.values()), ranking=ranking)
+        if reward.judge_weight:
+            panel = [clients[name] for name in section.panel]
+            meta = clients[section.meta] if section.meta else None
+            judge = build_judge(section, asked, panel, algebra, meta)
+            if section.group.method != "none":
+                ranking = GroupJudge(section, judge, clients.get(model or ""), seed)
+        yield OpenJudge(
+            judge, service, names, clients=tuple(clients.values()), ranking=ranking, terms=terms
+        )
+
+
+def open_terms(
+    reward: TermsSection,
+    section: JudgeSection,
+    model: ChatModel | None = None,
+    algebra: Algebra | None = None,
+) -> RewardTerms | None:
+    """Return the terms of a reward, None where the judge's score is all of it. ``model`` grades
+    aspects, with the settings of ``section``. Raises ConfigError."""
+    if not reward.has_terms:
+        return None
+    gold, aspects = rules_alone(algebra), reward.aspects
+    if not aspects:
+        return RewardTerms(reward, gold)
+    if model is None:
+        raise ConfigError("reward.terms: aspects need a model that judges (judge.model)")
+    asking = section.model_copy(update={"ask": "multi_aspect", "aspects": aspects})
+    judge = LlmJudge(model, asking)
+    backend = wrap_backend(
+        judge,
+        (section.breaker_threshold, section.breaker_seconds),
+        (section.cache_size, fingerprint(asking)),
+    )
+    second = (judge.strictly(), None) if section.second_reading else None
+    grader = wrap_verdicts(backend, second_reading=second, gate=section.gate)
+    is_ours = section.wording in WORDING
+    return RewardTerms(reward, gold, grader, WITHOUT_REFERENCE["multi_aspect"] if is_ours else "")
 
 
 def build_judge(
@@ -246,6 +294,12 @@ def wrappers_of(judge: Judge, kind: type[W]) -> list[W]:
     inside = (judge.inner,) if isinstance(judge, Wrapper) else inside
     found = [judge] if isinstance(judge, kind) else []
     return found + [wrapper for each in inside for wrapper in wrappers_of(each, kind)]
+
+
+def caches_of(judge: Judge | None, terms: RewardTerms | None) -> list[Cached]:
+    """Return the caches of a judge and of the judge of aspects."""
+    asked = (judge, terms.aspects if terms is not None else None)
+    return [cache for each in asked if each is not None for cache in wrappers_of(each, Cached)]
 
 
 def fingerprint(section: JudgeSection) -> str:

@@ -107,12 +107,12 @@ class Questions:
     def _worded(self, question: Question, query: JudgeQuery) -> Question:
         aspects = self._section.aspects.items()
         listed = "\n".join(f"- {name}: {' '.join(what.split())}" for name, what in aspects)
-        wording, text = self._wording, self._wording.instruction.replace("{aspects}", listed)
-        if "{criteria}" in text:
-            text = text.replace("{criteria}", self._criteria[query.answer_type])
-        examples = self._examples
+        wording, text, examples = self._wording, self._wording.instruction, self._examples
         if query.instruction:  # the examples answer another one
             text, examples = sanitise(query.instruction), ()
+        elif "{criteria}" in text:
+            text = text.replace("{criteria}", self._criteria[query.answer_type])
+        text = text.replace("{aspects}", listed)
         if self._principled:
             text = f"{text}\n\n{_PRINCIPLED}"
             question = replace(question, fields=(FIRST_PRINCIPLES, *question.fields))

@@ -98,6 +98,11 @@ WITHOUT_REFERENCE: Mapping[str, str] = {
         "number. 4: it does all that is asked, and nothing in it is wrong; 3: nearly; 2: partly; "
         "1: hardly; 0: not at all, or no answer."
     ),
+    "multi_aspect": (
+        "What grades does the final answer deserve as a reply to the problem? Each is a whole "
+        "number. 4: nothing is missing or wrong; 3: nearly; 2: partly; 1: hardly; 0: not at all, "
+        "or no answer.\n\n{aspects}\n\n- overall: all in all."
+    ),
 }
 """Instructions by ``judge.ask`` for queries without a reference; ``STANDARD`` compares with one."""
 

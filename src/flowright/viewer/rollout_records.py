@@ -318,6 +318,9 @@ def problem_blocks(record: Record) -> list[Text]:
 def record_facts(record: Record) -> list[Fact]:
     """Reward, failure, the judge's verdict and gold's, and their difference."""
     found = [Fact("Reward", reward_arithmetic(record))]
+    terms = object_of(object_of(record, "reward"), "terms").items()
+    if values := [f"{name} {value:.2f}" for name, value in terms if is_number(value)]:
+        found.append(Fact("Terms", f"{', '.join(values)} (before weights)"))
     failure, verdict, gold = (object_of(record, key) for key in ("failure", "verdict", "gold"))
     if failure:
         whose = "ours" if failure.get("blame") == "infrastructure" else "the policy's"

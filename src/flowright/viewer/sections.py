@@ -258,6 +258,10 @@ def curves(snapshot: Snapshot, address: Address | None = None) -> ReportSection 
         )
         for kind in kinds(snapshot)
     ]
+    terms = [
+        chart(f"Term {name.rpartition('/')[2]}", rewards=name, form=plain)
+        for name in snapshot.names("reward/terms/")
+    ]
     data = [chart.of(snapshot) for chart in FIXED_DATA]
     if any(series.points for chart in data for series in chart.series):
         lead = "Of the data: bold lines are moving means, points are held-out rows."
@@ -270,7 +274,7 @@ def curves(snapshot: Snapshot, address: Address | None = None) -> ReportSection 
         "means; points are held-out validation problems."
     )
     lead += " A click on a step opens its attempts." if address else ""
-    return some(ReportSection("curves", "Learning curves", [whole, *by_kind], lead))
+    return some(ReportSection("curves", "Learning curves", [whole, *by_kind, *terms], lead))
 
 
 def _curves(

@@ -61,6 +61,7 @@ MEANINGS: Mapping[str, str] = {
     Reason.LLM_UNAVAILABLE: "the large model did not answer, retries included",
     Reason.SANDBOX_LOST: "the code sandbox lost a process",
     Reason.JUDGE_FAILED: "the judge gave no usable verdict, retries included",
+    Reason.REWARD_FAILED: "a term of the reward has no value: see its function",
     Reason.INTERNAL: "a bug of ours",
 }
 """Meanings of the failures that any environment may have; its display explains the others."""

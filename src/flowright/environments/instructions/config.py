@@ -18,7 +18,7 @@ from flowright.config.section import (
 )
 from flowright.core.errors import ConfigError
 
-RewardKind = Literal["rubric", "verif", "constraints", "judge"]
+RewardKind = Literal["rubric", "verif", "constraints", "judge", "own"]
 CHECKED: tuple[RewardKind, ...] = ("constraints", "judge")
 """Rewards whose rows are in IFEval's form."""
 Rules = Literal["run", "skip", "ignore"]
@@ -66,6 +66,7 @@ class InstructionsSection(EnvironmentSection):
     docs/instructions.md."""
 
     key: ClassVar[str] = "instructions"
+    has_terms: ClassVar[bool] = True
     plan_keys: ClassVar[Sequence[str]] = tuple(
         f"instructions.{name}"
         for name in ("reward", "data", "train_files", "criteria_calls", "rules")
@@ -74,7 +75,7 @@ class InstructionsSection(EnvironmentSection):
     reward: RewardKind = "rubric"
     """`rubric`: points of the criteria met; `verif`: share of rules followed times one verdict on
     the rest; `constraints`: IFEval and IFBench checkers; `judge`: the judge's score, with the
-    checkers as gold."""
+    checkers as gold; `own`: the root's `reward` alone."""
     data: Literal["known_rule", "files"] = "known_rule"
     """Synthetic rows, or `train_files`."""
     known_rule: NamedWordsSection = NamedWordsSection()
@@ -128,9 +129,20 @@ class InstructionsSection(EnvironmentSection):
             )
         return self
 
+    def kind(self, config: Config) -> RewardKind:
+        """Return ``reward``; ``own`` where the root's ``reward`` asks no judge."""
+        return self.reward if config.reward.judge_weight else "own"
+
     def check(self, config: Config) -> None:
-        judge = config.judge
-        if self.reward not in CHECKED:
+        judge, kind = config.judge, self.kind(config)
+        if self.reward == "own" and config.reward.judge_weight:
+            raise ValueError(
+                "instructions.reward: own: give reward.judge_weight: 0 and reward.terms, or a "
+                "function as reward"
+            )
+        if kind == "own" and self.scaffolding.enabled and not self.scaffolding.files:
+            raise ValueError("instructions.scaffolding: rows of prompts alone have no rubric")
+        if kind not in (*CHECKED, "own"):
             given = {
                 "mode": judge.mode != "judge",
                 "service": judge.service is not None,
@@ -142,12 +154,12 @@ class InstructionsSection(EnvironmentSection):
                     f"{', '.join(named)}: criteria of environment: instructions are judged by one "
                     "model, asked once; leave it out"
                 )
-        if self.reward == "judge" and judge.mode != "judge":
+        if kind == "judge" and judge.mode != "judge":
             raise ValueError(
                 f"judge.mode: {judge.mode}: rules compare with a reference, which prompts of "
                 "instructions.reward: judge do not have; leave it out"
             )
-        if self.reward == "judge" and judge.ask in ("pairwise", "rubric"):
+        if kind == "judge" and judge.ask in ("pairwise", "rubric"):
             raise ValueError(
                 f"judge.ask: {judge.ask}: instructions.reward: judge has answers judged one "
                 "by one; use score, pointwise, true_false or multi_aspect"
@@ -158,13 +170,16 @@ class InstructionsSection(EnvironmentSection):
 
     def problems_from(self, config: Config) -> str:
         files = ", ".join(self.train_files)
-        return f"{files or 'a known rule (synthetic)'}, rewarded by {self.reward}"
+        by = config.reward.formula or self.reward
+        return f"{files or 'a known rule (synthetic)'}, rewarded by {by}"
 
     def held_out_from(self, config: Config) -> str:
         return ", ".join(self.val_files) or super().held_out_from(config)
 
     def judge_model(self, config: Config) -> str | None:
-        return None if self.reward == "constraints" else super().judge_model(config)
+        if self.kind(config) == "constraints" and not config.reward.aspects:
+            return None
+        return super().judge_model(config)
 
     def compares_answers(self, config: Config) -> bool:
         return self.reward == "judge"
@@ -172,7 +187,7 @@ class InstructionsSection(EnvironmentSection):
     def models(self, config: Config) -> frozenset[str]:
         """Return the judge's names: no executor is asked."""
         judge = {config.judge_model} if config.judge_model is not None else set[str]()
-        panel = config.judge.further_models if self.reward == "judge" else ()
+        panel = config.judge.further_models if self.kind(config) == "judge" else ()
         return frozenset({*judge, *panel})
 
     def with_rules(self, environment: Mapping[str, str]) -> "InstructionsSection":

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from flowright.config.llm import SIMULATED
+from flowright.config.reward import LARGEST_REWARD
 from flowright.config.root import Config as RunConfig
 from flowright.core.errors import DataError
 from flowright.core.statistics import SHARE
@@ -34,7 +35,12 @@ from flowright.environments.instructions.grader import (
     planned_calls,
     wording_of,
 )
-from flowright.environments.instructions.reward import instruction_metrics, record_of, roll_out
+from flowright.environments.instructions.reward import (
+    instruction_metrics,
+    record_of,
+    roll_out,
+    term_sample,
+)
 from flowright.environments.instructions.tasks import (
     SOURCE as KNOWN_RULE,
     InstructionTask,
@@ -46,7 +52,7 @@ from flowright.environments.instructions.tasks import (
     sentences_of,
     trained_on,
 )
-from flowright.environments.rollout import Completion, Rollout, outcome_metrics
+from flowright.environments.rollout import Completion, Rollout, outcome_metrics, with_terms
 from flowright.environments.row_tasks import RowEnvironment
 from flowright.environments.workflow.environment import open_sandbox
 from flowright.llm.chat import Message
@@ -62,7 +68,9 @@ class InstructionsEnvironment(RowEnvironment[InstructionsSection]):
     _open: OpenGrader
 
     def __init__(self, config: RunConfig) -> None:
-        section = config.own(InstructionsSection).with_rules(os.environ)
+        section = config.own(InstructionsSection)
+        section = section.model_copy(update={"reward": section.kind(config)})
+        section = section.with_rules(os.environ)
         super().__init__(config.model_copy(update={"instructions": section}))
         self._section = section
         self._words = wording_of(section)
@@ -119,7 +127,8 @@ class InstructionsEnvironment(RowEnvironment[InstructionsSection]):
             yield
 
     async def rollout(self, groups: Sequence[Sequence[Completion]]) -> list[list[Rollout]]:
-        return await roll_out(self._open.grader, groups)
+        rollouts = await roll_out(self._open.grader, groups)
+        return await with_terms(self._open.terms, groups, rollouts, term_sample)
 
     def summarise(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         sandbox = self._open.sandbox
@@ -128,8 +137,11 @@ class InstructionsEnvironment(RowEnvironment[InstructionsSection]):
 
     @property
     def reward_bounds(self) -> tuple[float, float] | None:
-        """The bounds of rubrics and VerIF; with checkers, the table has the share that is right."""
-        return None if self._section.reward in CHECKED else SHARE
+        """The bounds of rubrics, VerIF and terms; with checkers, the table has the share that is
+        right."""
+        if self._section.reward in CHECKED:
+            return None
+        return (-LARGEST_REWARD, LARGEST_REWARD) if self.config.reward.has_terms else SHARE
 
     def mix(self, rollouts: Sequence[Rollout]) -> dict[str, dict[str, float]]:
         """Return shares of criteria for the evaluation; with gold in its table, the reward, too."""
@@ -173,8 +185,12 @@ class InstructionsEnvironment(RowEnvironment[InstructionsSection]):
 
     def models(self) -> Mapping[str, Sequence[str]]:
         """No executor is asked, and a judge unless checkers decide."""
-        names = () if self._section.reward == "constraints" else self.config.judge_names
-        return {"executor": (), "judge": names}
+        return {"executor": (), "judge": self.config.judge_names if self._asks_judge else ()}
+
+    @property
+    def _asks_judge(self) -> bool:
+        reward = self.config.reward
+        return self._section.reward not in ("constraints", "own") or bool(reward.aspects)
 
     def counters(self) -> Sequence[Counters]:
         return self._open.counters
@@ -187,11 +203,11 @@ class InstructionsEnvironment(RowEnvironment[InstructionsSection]):
         self._open.restore(state)
 
     def about(self) -> Mapping[str, Any]:
-        section, sandbox = self._section, self._open.sandbox
-        about: dict[str, Any] = {**super().about(), "reward": section.reward, "warnings": []}
-        if section.reward != "constraints":
+        sandbox = self._open.sandbox
+        about: dict[str, Any] = {**super().about(), "reward": self._reward, "warnings": []}
+        if self._asks_judge:
             about["judge"] = ", ".join(self.config.judge_names)
-        if section.reward == "rubric" and self._sets:
+        if self._section.reward == "rubric" and self._sets:
             tasks = (*self._sets.train, *self._sets.held_out)
             rubrics = [task.row for task in tasks if isinstance(task.row, RubricRow)]
             about["criteria_sha256"] = criteria_sha256(rubrics)
@@ -200,14 +216,20 @@ class InstructionsEnvironment(RowEnvironment[InstructionsSection]):
         return about
 
     def introduction(self) -> Sequence[str]:
-        lines = [f"reward    {self._section.reward}"]
-        if self._section.reward != "constraints":
+        lines = [f"reward    {self._reward}"]
+        if self._asks_judge:
             lines[0] += f"    judge  {', '.join(self.config.judge_names)}"
         if self._open.sandbox is not None:
             lines.append(f"sandbox   {self._open.sandbox.isolation}")
         if self.simulated:
             lines.append(self.simulated_note() or SIMULATED_BY_ADDRESS)
         return lines
+
+    @property
+    def _reward(self) -> str:
+        """The reward, for people."""
+        kind, formula = self._section.reward, self.config.reward.formula
+        return formula if kind == "own" else f"{kind}{f' ({formula})' * bool(formula)}"
 
     def planned_calls(self, train: Sequence[Task]) -> Mapping[str, float]:
         """An attempt asks no executor, and the judge about its criteria."""
@@ -220,6 +242,8 @@ class InstructionsEnvironment(RowEnvironment[InstructionsSection]):
     def checks(self) -> Sequence[tuple[str, Callable[[], Awaitable[str]]]]:
         if self._section.reward == "constraints":
             return (("checkers", self._check_checkers),)
+        if self._section.reward == "own":
+            return (("judge", self._check_judge),) if self._asks_judge else ()
         if self._section.reward == "judge":
             return (("checkers", self._check_checkers), ("judge", self._check_judge))
         return (("judge", self._check_judge), ("sandbox", self._check_sandbox))

@@ -21,17 +21,20 @@ from flowright.environments.instructions.reward import (
     JudgedGrader,
     RankingGrader,
     RubricGrader,
+    TermsGrader,
     VerifGrader,
     judge_calls,
 )
 from flowright.environments.instructions.tasks import InstructionTask
 from flowright.environments.workflow.environment import open_sandbox
-from flowright.judging.build import OpenJudge, build_judge, open_judge
+from flowright.judging.build import OpenJudge, build_judge, caches_of, open_judge, open_terms
 from flowright.judging.group_judge import planned_calls as group_calls
 from flowright.judging.prompts import WITHOUT_REFERENCE
 from flowright.judging.rubrics.criteria_judge import BracketJudge, CriteriaCalls, criteria_judge
 from flowright.judging.rubrics.rewards import RubricReward, VerifReward
+from flowright.judging.terms import RewardTerms
 from flowright.judging.verdict import Criterion, Judge, JudgeQuery
+from flowright.judging.wrappers import Cached
 from flowright.llm.chat import ChatModel
 from flowright.llm.client import ChatClient
 from flowright.llm.counters import Counters
@@ -59,14 +62,18 @@ class OpenGrader:
     judge: OpenJudge | None = None
     counters: Sequence[Counters] = ()
     sandbox: Sandbox | None = None
+    terms: RewardTerms | None = None
 
     def state(self, without: Sequence[str]) -> list[Any] | None:
-        """Return the content of the judge's cache; None without one."""
-        return (self.judge.state(without) if self.judge is not None else []) or None
+        """Return the content of the judge's caches; None without one."""
+        return [cache.state(without) for cache in self._caches()] or None
 
     def restore(self, state: Sequence[Sequence[Any]] | None) -> None:
-        if self.judge is not None:
-            self.judge.restore(state or ())
+        for cache, known in zip(self._caches(), state or (), strict=False):
+            cache.restore(known)
+
+    def _caches(self) -> list[Cached]:
+        return caches_of(self.judge.judge if self.judge is not None else None, self.terms)
 
 
 def wording_of(section: InstructionsSection) -> RubricWording:
@@ -80,13 +87,18 @@ async def open_grader(config: Config) -> AsyncIterator[OpenGrader]:
     section = config.own(InstructionsSection)
     if section.reward in CHECKED:
         check_packages()
-    if section.reward == "constraints":
-        yield OpenGrader(ConstraintGrader(section))
-        return
     async with AsyncExitStack() as stack:
         models = await stack.enter_async_context(
             open_models(config.models, config.llm, config.simulated, None, ())
         )
+        asked = models.clients.get(config.judge_model or "")
+        terms = open_terms(config.reward, config.judge, asked and asked.as_role("judge"))
+        if section.reward in ("constraints", "own"):
+            if lines := await models.check(_budgets(config)):
+                raise UserError(*lines)
+            grader = ConstraintGrader(section) if section.reward != "own" else TermsGrader()
+            yield OpenGrader(grader, None, models.counters, terms=terms)
+            return
         judge = await stack.enter_async_context(_judge(config, models.clients))
         if lines := [*await models.check(_budgets(config)), *await judge.check()]:
             raise UserError(*lines)
@@ -97,10 +109,10 @@ async def open_grader(config: Config) -> AsyncIterator[OpenGrader]:
             )
             if judge.ranking is not None:
                 grader = RankingGrader(judge.ranking, single)
-            yield OpenGrader(grader, judge, counters)
+            yield OpenGrader(grader, judge, counters, terms=terms)
             return
         sandbox = await stack.enter_async_context(open_sandbox(config))
-        yield OpenGrader(grader_of(config, judge.judge, sandbox), judge, counters, sandbox)
+        yield OpenGrader(grader_of(config, judge.judge, sandbox), judge, counters, sandbox, terms)
 
 
 @asynccontextmanager
@@ -168,9 +180,11 @@ def planned_calls(config: Config, tasks: Sequence[InstructionTask]) -> float:
     section = config.own(InstructionsSection)
     if not tasks:
         return 0.0
+    aspects = bool(config.reward.aspects)
     if config.judge.group.method != "none":
-        return group_calls(config.judge, config.grpo.group_size) / config.grpo.group_size
-    return sum(judge_calls(task.row, section) for task in tasks) / len(tasks)
+        size = config.grpo.group_size
+        return group_calls(config.judge, size) / size + aspects
+    return sum(judge_calls(task.row, section) for task in tasks) / len(tasks) + aspects
 
 
 def check_packages() -> str:

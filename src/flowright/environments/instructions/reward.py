@@ -10,13 +10,16 @@ from flowright.core.errors import Failure, Reason, boundary
 from flowright.core.off_loop import off_loop
 from flowright.criteria.constraints.checkers import InstructedPrompt, verdicts
 from flowright.criteria.rubrics.rows import RubricRow, VerifRow
+from flowright.data.task import Problem
 from flowright.environments.instructions.config import InstructionsSection, Rules
-from flowright.environments.instructions.tasks import InstructionTask, Row
+from flowright.environments.instructions.tasks import InstructionTask, PromptRow, Row
 from flowright.environments.rollout import UNSCORED, Completion, Reward, Rollout, means
 from flowright.grading import Gold
+from flowright.grading.numbers import lone_number
 from flowright.judging.group_judge import GroupJudge
 from flowright.judging.rubrics.rewards import RubricGrade, RubricReward, VerifGrade, VerifReward
-from flowright.judging.verdict import Judge, JudgeQuery, Status, Verdict
+from flowright.judging.terms import TermSample
+from flowright.judging.verdict import Judge, JudgeQuery, Status, Verdict, task_query
 from flowright.llm.chat import Usage
 from flowright.llm.replies import spoken_answer
 
@@ -102,6 +105,32 @@ class ConstraintGrader:
         return spoken, InstructionGrade(
             value, parts, gold=gold, floored=not spoken.strip(), words=len(spoken.split())
         )
+
+
+class TermsGrader:
+    """Leaves the whole reward to ``reward.terms``."""
+
+    async def grade(self, task: InstructionTask, completion: Completion) -> InstructionGrade:
+        return InstructionGrade(0.0, (), words=await _words(completion.sample.text))
+
+
+def term_sample(completion: Completion, rollout: Rollout) -> TermSample:
+    """Return an answer for ``reward.terms``, with the row's fields as columns."""
+    task, text = completion.task, completion.sample.text
+    assert isinstance(task, InstructionTask)
+    own = task.row.columns if isinstance(task.row, PromptRow) else {}
+    reference = task.row.reference if isinstance(task.row, PromptRow) else ""
+    messages = [{"role": turn.role, "content": turn.content} for turn in task.conversation]
+    is_text = isinstance(task.row, InstructedPrompt) or isinstance(own.get("prompt"), str)
+    query = JudgeQuery(task.question, text, reference, key=completion.key)
+    if reference:
+        kind = "qa" if lone_number(reference) is None else "math"
+        problem = Problem(task.id, kind, task.source, task.question, reference)
+        query = task_query(problem, text, completion.key)
+    ids = {"completion_ids": list(completion.sample.token_ids)}
+    columns = {"id": task.id, "source": task.source, **own, **ids}
+    columns.pop("prompt", None)
+    return TermSample(query, task.question if is_text else messages, columns)
 
 
 class JudgedGrader:

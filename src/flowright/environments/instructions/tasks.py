@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from flowright.core.errors import ConfigError, DataError
 from flowright.criteria.constraints.checkers import InstructedPrompt, read_prompts
@@ -20,7 +21,17 @@ from flowright.criteria.rubrics.rows import (
 from flowright.criteria.rubrics.scaffolding import require_criteria
 from flowright.data.contamination import TrainedOn, conversation_key, read_sealed_files, test_files
 from flowright.data.preferences import Conversation, Turn
-from flowright.data.row_files import Fault, LeftOut, RowFile, RowReport
+from flowright.data.row_files import (
+    Fault,
+    LeftOut,
+    RowFile,
+    RowReport,
+    column,
+    plain,
+    read_row_files,
+    text_of,
+    turns_of,
+)
 from flowright.data.sources.registry import no_prompts
 from flowright.data.task import Task
 from flowright.environments.instructions.config import (
@@ -36,10 +47,29 @@ from flowright.environments.row_tasks import (
     split_files,
     without_sealed,
 )
+from flowright.judging.reward.calls import ANSWERS
 from flowright.llm.chat import Message
 
-Row = RubricRow | VerifRow | InstructedPrompt
-"""A row by what rewards it: a rubric, VerIF's constraints, or instructions with a checker each."""
+
+@dataclass(frozen=True, slots=True)
+class PromptRow:
+    """A prompt whose answers ``reward.terms`` score. ``columns`` are the row's fields, the prompt
+    included, as the file has it."""
+
+    conversation: Conversation
+    columns: Mapping[str, Any] = field(hash=False)
+    id: str = ""
+
+    @property
+    def reference(self) -> str:
+        """The first column with a usual name of a reference; empty without one."""
+        known = (self.columns.get(name) for name in ANSWERS)
+        return next((str(each) for each in known if isinstance(each, str | int | float)), "")
+
+
+Row = RubricRow | VerifRow | InstructedPrompt | PromptRow
+"""A row by what rewards it: a rubric, VerIF's constraints, instructions with a checker each, or
+terms that need no more than a prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +98,13 @@ def task_of(row: Row, source: str, place: str, shown: tuple[Item, ...] = ()) -> 
 
 
 def _best(row: Row) -> str:
-    """Return the criteria of a good answer, for screens."""
+    """Return the criteria of a good answer, or its reference, for screens."""
     if isinstance(row, RubricRow):
         lines = [f"{item.points:+g} {item.criterion}" for item in row.items]
     elif isinstance(row, VerifRow):
         lines = [f"{constraint.kind}: {constraint.text}" for constraint in row.constraints]
+    elif isinstance(row, PromptRow):
+        lines = [row.reference]
     else:
         lines = [*row.ids]
     return "\n".join(lines)
@@ -142,6 +174,9 @@ def known_tasks(
 
 def _row(wanted: Wanted, reward: RewardKind, place: str) -> Row:
     asked = (Turn("user", wanted.prompt),)
+    if reward == "own":
+        columns = {"prompt": wanted.prompt, "named": [*wanted.named], "left_out": wanted.left_out}
+        return PromptRow(asked, columns, place)
     if reward in CHECKED:
         arguments = ({"keywords": [*wanted.named]}, {"forbidden_words": [wanted.left_out]})
         ids = ("keywords:existence", "keywords:forbidden_words")
@@ -318,8 +353,22 @@ def read_tasks(paths: Sequence[Path], reward: RewardKind) -> RowFile[Instruction
             for number, prompt in enumerate(read_prompts(path), start=1)
         )
         return RowFile(tasks, RowReport(len(tasks)))
+    if reward == "own":
+        prompts = read_row_files(paths, _prompt_row, "row with a prompt")
+        rows = tuple(task_of(row, Path(row.id).stem, row.id) for row in prompts.rows)
+        return RowFile(rows, prompts.report)
     found = read_rubrics(paths) if reward == "rubric" else read_verif(paths)
     return RowFile(tuple(task_of(row, row.source, row.id) for row in found.rows), found.report)
+
+
+def _prompt_row(values: Mapping[str, Any], where: str, path: Path) -> PromptRow:
+    """Return the row of a text, or of messages that end with the user's. Raises UnusableRow."""
+    prompt = column(values, "prompt")
+    if isinstance(prompt, str):
+        asked: Conversation = (Turn("user", text_of(prompt, "prompt")),)
+    else:
+        asked = turns_of(prompt, "prompt", "user")
+    return PromptRow(asked, {str(key): plain(value) for key, value in values.items()}, where)
 
 
 def _with_criteria(
@@ -330,7 +379,7 @@ def _with_criteria(
     key, files = "instructions.scaffolding", section.scaffolding.files
     rows = [task.row for task in tasks]
     if not files:
-        require_criteria([row for row in rows if not isinstance(row, InstructedPrompt)], key)
+        require_criteria([row for row in rows if isinstance(row, RubricRow | VerifRow)], key)
         own = [row.items if isinstance(row, RubricRow) else () for row in rows]
         return [replace(task, shown=items) for task, items in zip(tasks, own, strict=True)]
     rubrics = {

@@ -1,5 +1,6 @@
 """The keys of `judging`: what a judge is trained on, how it is asked, what its verdicts earn."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -128,6 +129,9 @@ class JudgingSection(EnvironmentSection):
         loss = config.grpo.loss
         if loss != self.method and {loss, self.method} & {*GIVEN}:
             raise ValueError(f"grpo.loss: {loss} does not fit judging.method: {self.method}")
+
+    def rewards(self, config: Config) -> Mapping[str, float]:
+        return {} if self.method in GIVEN else {"judging.unreadable": self.unreadable}
 
     def problems_from(self, config: Config) -> str:
         files = ", ".join(map(str, self.train_files))

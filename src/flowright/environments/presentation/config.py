@@ -1,5 +1,6 @@
 """The keys of `presentation`: the small world in which a judge's bias can be exploited."""
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -46,6 +47,9 @@ class PresentationSection(EnvironmentSection):
                 "presentation.correction: backward needs simulated.judge_true_positive above "
                 "judge_false_positive: other verdicts carry no information"
             )
+
+    def rewards(self, config: Config) -> Mapping[str, float]:
+        return {"reward.invalid": config.reward.invalid, "reward.wrong": config.reward.wrong}
 
     def problems_from(self, config: Config) -> str:
         return f"small questions (planted, simulated), rewarded by {self.reward}"

@@ -1,5 +1,6 @@
 """The keys of ``workflow`` as the section of an environment."""
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from flowright.config.root import Config, EnvironmentSection
@@ -11,6 +12,7 @@ class WorkflowConfig(WorkflowSection, EnvironmentSection):
 
     key: ClassVar[str] = "workflow"
     reads_datasets: ClassVar[bool] = True
+    has_terms: ClassVar[bool] = True
 
     def check(self, config: Config) -> None:
         if config.judge.ask in ("pairwise", "rubric"):
@@ -21,6 +23,11 @@ class WorkflowConfig(WorkflowSection, EnvironmentSection):
 
     def compares_answers(self, config: Config) -> bool:
         return True
+
+    def rewards(self, config: Config) -> Mapping[str, float]:
+        reward = config.reward
+        outcomes = ("invalid", "crashed", "wrong", "right")
+        return {f"reward.{name}": getattr(reward, name) for name in outcomes}
 
     def budget(self) -> WorkflowSection:
         return self

@@ -140,6 +140,7 @@ class WorkflowEnvironment(Environment):
                 config.reward,
                 config.judge,
                 self._judge.ranking,
+                self._judge.terms,
             )
             yield
 
@@ -160,6 +161,7 @@ class WorkflowEnvironment(Environment):
                 models.clients,
                 algebra(self._sandbox),
                 config.seed,
+                config.reward,
             )
         )
         lines = [*await models.check(budgets(config)), *await self._judge.check()]
@@ -169,7 +171,8 @@ class WorkflowEnvironment(Environment):
 
     def judge_settings(self) -> Mapping[str, Any] | None:
         judges_singly = self.config.judge.group.method == "none"
-        return settings_of_judge(self.config) if judges_singly else None
+        is_asked = judges_singly and self.config.reward.judge_weight > 0
+        return settings_of_judge(self.config) if is_asked else None
 
     def query(self, rollout: Rollout, key: str) -> JudgeQuery | None:
         return query_about(rollout, key)
@@ -284,12 +287,14 @@ class WorkflowEnvironment(Environment):
             for one in shown
             for times in re.findall(rf"\b(?:{asking})\((?:.*range\((\d+)\))?", one.completions[0])
         ]
-        judge = self.config.judge
-        calls = judge.samples * (2 if judge.meta else 1)
-        judges = 0 if judge.mode == "rules" else calls * (1 + len(judge.panel))
+        reward, judge = self.config.reward, self.config.judge
+        asked = judge.mode != "rules" and reward.judge_weight > 0
+        calls = asked * judge.samples * (2 if judge.meta else 1)
+        judges: float = calls * (1 + len(judge.panel))
         if judge.group.method != "none":
             size = self.config.grpo.group_size
             judges = group_calls(judge, size) / size
+        judges += bool(reward.aspects)
         return {"executor": sum(called) / len(shown), "judge": judges}
 
     @property
@@ -332,6 +337,8 @@ class WorkflowEnvironment(Environment):
             f"executor  {config.aflow_executor_model}    judge  {config.judge_names[0]}",
             f"sandbox   {self._sandbox.isolation}",
         ]
+        if config.reward.has_terms:
+            lines.append(f"reward    {config.reward.formula}")
         lines += [f"judge's note: {note}" for note in self._judge.notes]
         if config.judge.panel:
             lines.append(f"panel     {', '.join(config.judge.panel)} ({config.judge.combine})")

@@ -20,12 +20,14 @@ from flowright.environments.rollout import (
     plain,
     reward_of,
     with_cost,
+    with_terms,
 )
 from flowright.grading import Gold, gold_check
 from flowright.grading.gold import algebra
 from flowright.judging.audit import agreement_with_gold
 from flowright.judging.build import rules_alone
 from flowright.judging.group_judge import GroupJudge
+from flowright.judging.terms import RewardTerms, TermSample
 from flowright.judging.verdict import Judge, JudgeQuery, Verdict, task_query
 from flowright.sandbox import Sandbox
 from flowright.workflows.executor import Execution, Executor
@@ -65,9 +67,30 @@ def query_about(rollout: Rollout, key: str) -> JudgeQuery | None:
     return task_query(task, execution.answer, key, gold.evidence, gold.correct)
 
 
+def term_sample(completion: Completion, rollout: Rollout) -> TermSample | None:
+    """Return a workflow's answer for ``reward.terms``, with the fields of its problem and the
+    program as columns; None without an answer."""
+    query, workflow = query_about(rollout, completion.key), details_of(rollout).workflow
+    if query is None or workflow is None:
+        return None
+    task = rollout.task
+    columns = {
+        "id": task.id,
+        "kind": task.kind,
+        "source": task.source,
+        "question": query.question,
+        "answer": query.reference,
+        "evidence": query.evidence,
+        "program": workflow.source,
+        "completion_ids": list(completion.sample.token_ids),
+    }
+    return TermSample(query, query.question, columns)
+
+
 class WorkflowRollouts:
     """Rolls out workflows, for one event loop. ``trust``: what becomes of a judge that is found
-    out. ``ranking`` judges whole groups in place of ``judge``."""
+    out. ``ranking`` judges whole groups in place of ``judge``; ``terms`` are those of
+    ``rewards``."""
 
     def __init__(
         self,
@@ -77,6 +100,7 @@ class WorkflowRollouts:
         rewards: RewardSection,
         trust: JudgeSection | None = None,
         ranking: GroupJudge | None = None,
+        terms: RewardTerms | None = None,
     ) -> None:
         self._executor = executor
         self._judge = judge
@@ -84,15 +108,18 @@ class WorkflowRollouts:
         self._rewards = rewards
         self._trust = trust or JudgeSection()
         self._ranking = ranking
+        self._terms = terms
 
     async def rollout(self, groups: Sequence[Sequence[Completion]]) -> list[list[Rollout]]:
         if self._ranking is not None:
             ranking = self._ranking
-            return [*await asyncio.gather(*(self._ranked(group, ranking) for group in groups))]
+            ranked = await asyncio.gather(*(self._ranked(group, ranking) for group in groups))
+            return await with_terms(self._terms, groups, ranked, term_sample)
         flat = [completion for group in groups for completion in group]
         judged = await asyncio.gather(*(self._one(item) for item in flat))
         rollouts = iter(await self._trusted(judged))
-        return [self._costed([next(rollouts) for _ in group]) for group in groups]
+        costed = [self._costed([next(rollouts) for _ in group]) for group in groups]
+        return await with_terms(self._terms, groups, costed, term_sample)
 
     async def _one(self, completion: Completion) -> Rollout:
         task, sample = completion.task, completion.sample
@@ -112,14 +139,13 @@ class WorkflowRollouts:
             if task.kind == "code" and gold.correct is None:
                 # Its tests were not run: a judge would have nothing but the program's looks.
                 raise FailureError(Reason.SANDBOX_LOST, gold.detail)
-            if self._ranking is None:
-                query = task_query(
-                    task, execution.answer, completion.key, gold.evidence, gold.correct
-                )
+            if self._ranking is None and self._rewards.judge_weight:
+                key = completion.key
+                query = task_query(task, execution.answer, key, gold.evidence, gold.correct)
                 verdict = await self._judge.judge(query)
                 if verdict.status != "ok":
                     raise FailureError(Reason.JUDGE_FAILED, f"{verdict.status}: {verdict.reason}")
-        is_open = verdict is None and caught.failure is None
+        is_open = self._ranking is not None and caught.failure is None
         reward = UNSCORED if is_open else reward_of(caught.failure, verdict, self._rewards)
         spent = execution and Spent(
             execution.usage.calls, execution.usage.tokens, execution.seconds

@@ -21,7 +21,7 @@ from flowright.data.contamination import TrainedOn
 from flowright.data.preferences import Pair, Preferred
 from flowright.data.sources.dataset import UpstreamRow
 from flowright.judging.attempts import RetryingAsker
-from flowright.judging.build import build_judge, fingerprint, model_folders
+from flowright.judging.build import build_judge, fingerprint, model_folders, open_terms
 from flowright.judging.measuring.measured_judges import (
     AnswerChoice,
     Conversation,
@@ -41,6 +41,7 @@ from flowright.judging.payloads import prompt_text
 from flowright.judging.prompts import WITHOUT_REFERENCE, Block, Question
 from flowright.judging.remote import RemoteJudge
 from flowright.judging.schemas import WRAPPING, AnswerSchema, Field, Value, folded
+from flowright.judging.terms import NoJudge, RewardTerms, WithTerms, terms_hash
 from flowright.judging.verdict import Judge, JudgeQuery, Status as VerdictStatus, Verdict
 from flowright.llm.chat import ChatModel
 from flowright.simulation.large_models import open_models
@@ -114,12 +115,15 @@ class ModelJudge(MeasuredJudge):
         way: Way,
         simulated: bool = False,
         meta: ChatModel | None = None,
+        terms: RewardTerms | None = None,
     ) -> None:
         self.name, self.simulated = model.name, simulated
         self._way: Way = way
-        self._is_sampled = section.samples > 1
+        self._is_sampled = section.samples > 1 and terms is None  # else they are weighed as one
         asked = section.model_copy(update={"ask": way})
         self._judge: Judge = build_judge(asked, model, meta=meta)
+        if terms is not None:
+            self._judge = WithTerms(self._judge, terms)
         self._asker = RetryingAsker(model, section)
         is_ours = section.wording in WORDING
         self._instruction = WITHOUT_REFERENCE.get(way, "") if is_ours else ""
@@ -319,6 +323,16 @@ def _config_of(named: JudgeName) -> JudgeServerConfig:
 async def _of_config(named: JudgeName, config: JudgeServerConfig) -> AsyncIterator[OpenedJudge]:
     """The service that a configuration names, or its model with its panel."""
     section = measured_section(config.judge)
+    if config.reward.has_terms and (named.way == "pairwise" or section.service is not None):
+        raise UserError(
+            "reward.terms: terms score single answers of models that are asked here: --ask score "
+            "or pointwise, and no address; a service adds its own terms"
+        )
+    about = {"terms": terms_hash(config.reward)} if config.reward.has_terms else {}
+    if not config.reward.asks_model and (terms := open_terms(config.reward, section)) is not None:
+        judge = ServiceJudge(WithTerms(NoJudge(), terms), named.way)
+        yield OpenedJudge(judge, config.llm.max_concurrency, {"way": named.way, **about}, None)
+        return
     if section.service is not None and (config.judge.panel or section.samples > 1):
         raise UserError("judge.panel, judge.samples: a service is measured alone; leave them out")
     way = named.way
@@ -344,10 +358,18 @@ async def _of_config(named: JudgeName, config: JudgeServerConfig) -> AsyncIterat
         clients = {name: client.as_role("judge") for name, client in models.clients.items()}
         meta = clients[section.meta] if section.meta else None
         members = [
-            ModelJudge(clients[name], section, way, clients[name].simulated, meta)
+            ModelJudge(
+                clients[name],
+                section,
+                way,
+                clients[name].simulated,
+                meta,
+                open_terms(config.reward, section, clients[name]),
+            )
             for name in (config.judge.model or "", *config.judge.panel)
         ]
         one = members[0] if len(members) == 1 else PanelJudge(members, config.judge.quorum)
-        about = {"way": way, "asked": fingerprint(section.model_copy(update={"ask": way}))}
+        asked = fingerprint(section.model_copy(update={"ask": way}))
         folders = model_folders(config.llm.file, config.models)
+        about = {"way": way, "asked": asked, **about}
         yield OpenedJudge(one, config.llm.max_concurrency, about, folders or None)

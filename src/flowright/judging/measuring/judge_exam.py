@@ -212,6 +212,8 @@ async def open_exam_judges(config: JudgeServerConfig, pairs: bool) -> AsyncItera
     Raises ConfigError for a way of asking that cannot be examined, ServerDown.
     """
     section = config.judge
+    if config.reward.has_terms:
+        raise UserError("reward: an exam is of the judge alone; leave judge_weight and terms out")
     check_examinable(section)
     async with AsyncExitStack() as stack:
         models = await stack.enter_async_context(

@@ -4,7 +4,6 @@ None of it is copied to another process; a forked child starts anew and leaves a
 """
 
 import asyncio
-import inspect
 import logging
 import os
 import statistics
@@ -12,20 +11,22 @@ import threading
 import time
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 import uvloop
 
-from flowright.config.judge import JudgeRewardSection
+from flowright.config.judge import JudgeRewardSection, JudgeSection
 from flowright.core.errors import boundary
-from flowright.judging.build import wrap_backend, wrap_verdicts, wrappers_of
+from flowright.core.off_loop import call_own, plain
+from flowright.judging.build import open_terms, wrap_backend, wrap_verdicts, wrappers_of
 from flowright.judging.payloads import read_verdict, request_of
 from flowright.judging.remote import RemoteJudge
 from flowright.judging.reward.calls import RewardResult, result_of
 from flowright.judging.rules import RuleJudge
+from flowright.judging.terms import WithTerms
 from flowright.judging.verdict import Judge, JudgeQuery, Status, Verdict
 from flowright.judging.wrappers import Cached, CircuitBreaker
 
@@ -169,25 +170,6 @@ class OwnRequests:
         return _failed(self.name, str(attribution.failure))
 
 
-async def call_own(
-    method: Callable[..., Any], threads: Callable[[], Executor], *arguments: Any
-) -> Any:
-    """Call a user's method: a coroutine method on the loop, a plain one on a thread, where it may
-    block."""
-    if inspect.iscoroutinefunction(method):
-        return await method(*arguments)
-    loop = asyncio.get_running_loop()
-    value = await loop.run_in_executor(threads(), method, *arguments)
-    return await value if inspect.isawaitable(value) else value
-
-
-def plain(value: Any) -> Any:
-    """Convert numbers of numerical libraries, which have ``item``, in a judge's return value."""
-    if isinstance(value, Mapping):
-        return {name: plain(each) for name, each in value.items()}
-    return value.item() if hasattr(value, "item") else value
-
-
 @dataclass(eq=False)
 class Runtime:
     """State of one reward system in this process."""
@@ -221,6 +203,8 @@ class Runtime:
         self.judge = wrap_verdicts(
             backend, second_reading=second, steerable=_REFUSED, last_resort=rules, logs=True
         )
+        if (terms := open_terms(config, JudgeSection())) is not None:
+            self.judge = WithTerms(self.judge, terms)
         return self.judge
 
     async def answer_all(

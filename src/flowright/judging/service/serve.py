@@ -27,12 +27,13 @@ from flowright.config.root import JudgeServerConfig
 from flowright.core.batch_calls import RequestBatcher
 from flowright.core.errors import ConfigError
 from flowright.core.net import DrainingServer, allowed_hosts, listen, url_of
+from flowright.core.off_loop import call_own, plain
 from flowright.core.plugins import load
 from flowright.data.contamination import TrainedOn
-from flowright.judging.build import OpenJudge, model_folders, open_judge
+from flowright.judging.build import OpenJudge, model_folders, open_judge, open_terms
 from flowright.judging.payloads import read_verdict, shown_answer_type
-from flowright.judging.reward.runtime import call_own, plain
 from flowright.judging.service.app import SIMULATED_NOTICE, Ready, create_app
+from flowright.judging.terms import RewardTerms
 from flowright.judging.verdict import JudgeQuery, Verdict
 from flowright.simulation.large_models import open_models
 
@@ -130,7 +131,9 @@ async def open_backend(config: JudgeServerConfig) -> AsyncIterator[tuple[OpenJud
     names that the LLM file lacks."""
     async with (
         open_models(config.models, config.llm, config.simulated, None, ()) as models,
-        open_judge(config.judge, config.judge.model, models.clients) as opened,
+        open_judge(
+            config.judge, config.judge.model, models.clients, reward=config.reward
+        ) as opened,
     ):
 
         async def ready() -> list[str]:
@@ -149,14 +152,19 @@ def run(
     ``open_trained`` loads the judge of ``trained.folder``. Raises UserError if it cannot start."""
     settings = config.server
     model, mode = None, config.judge.mode
+    if config.reward.judge_weight == 0:
+        mode = None
     if config.trained.folder is not None:
         if open_trained is None:
             raise ConfigError("trained.folder: this command serves no trained judge")
-        return _serve(settings, open_trained(config)(), mode, say)
+        return _serve(settings, open_trained(config)(), mode, say, config.judge.right_from)
     if settings.judge_class is not None:  # before the port: it may load for minutes, or fail
         model = own_model(settings.judge_class, settings)
         settings, mode = served_settings(model, settings), None
-    return _serve(settings, _own(model) if model else open_backend(config), mode, say)
+    backend = open_backend(config)
+    if model is not None:
+        backend = _own(model, open_terms(config.reward, config.judge))
+    return _serve(settings, backend, mode, say, config.judge.right_from)
 
 
 def serve_judge_model(
@@ -176,15 +184,21 @@ def serve_judge_model(
 
 
 @asynccontextmanager
-async def _own(judge: OwnModelJudge) -> AsyncIterator[tuple[OpenJudge, Ready]]:
+async def _own(
+    judge: OwnModelJudge, terms: RewardTerms | None = None
+) -> AsyncIterator[tuple[OpenJudge, Ready]]:
     async def ready() -> list[str]:
         return []
 
-    yield OpenJudge(judge, None, ()), ready
+    yield OpenJudge(judge, None, (), terms=terms), ready
 
 
 def _serve(
-    settings: JudgeServerSection, backend: Backend, mode: str | None, say: Callable[[str], None]
+    settings: JudgeServerSection,
+    backend: Backend,
+    mode: str | None,
+    say: Callable[[str], None],
+    right_from: float = 0.5,
 ) -> int:
     disable_created_metrics()  # a time for every series would double the page
     listener = listen(settings.host, settings.port)
@@ -193,7 +207,7 @@ def _serve(
         async def serve() -> None:
             async with backend as (opened, ready):
                 app = create_app(
-                    opened.judge,
+                    opened.weighted(right_from),
                     settings,
                     ready=ready,
                     simulated=opened.simulated,
@@ -217,6 +231,8 @@ def _greeting(
 ) -> list[str]:
     url = url_of(settings.host, port)
     judge = f"Judge `{opened.judge.name}`" + f" (mode {mode})" * (mode is not None)
+    if opened.terms is not None:
+        judge += f", scores {opened.terms.section.formula}"
     lines = [f"{judge} at {url}, its API at {url}/docs"]
     if opened.simulated:
         lines.append(f"{SIMULATED_NOTICE}; its verdicts say nothing about any real judge.")
