@@ -128,7 +128,7 @@ def test_the_report_tells_mean_rewards(tmp_path: Path) -> None:
     ):
         assert told in page, told
     assert "accuracy" not in page.split("Configuration")[0].split("<main>")[1]
-    assert "Summary of the evaluation" not in page
+    assert "Share of the way" not in page
 
 
 def test_the_report_tells_what_else_changed(tmp_path: Path) -> None:

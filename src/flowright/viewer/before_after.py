@@ -36,7 +36,6 @@ from flowright.core.report import (
 from flowright.core.untrusted import one_line
 from flowright.viewer.rendering import svg
 from flowright.viewer.rendering.charts import picture, scatter_marks
-from flowright.viewer.sections import settings
 from flowright.viewer.snapshot import (
     ACCURACY,
     MEAN_REWARD,
@@ -102,8 +101,10 @@ def evaluation_section(snapshot: Snapshot) -> ReportSection | None:
         blocks.append(Fold("By dataset", [ReportTable(heads, cells)]))
     blocks += _choices(evaluation)
     blocks += _probe(evaluation)
-    if isinstance(summary := evaluation.get("summary"), Mapping) and summary:
-        blocks += [Heading("Summary of the evaluation"), FactList(settings(summary))]
+    closed = estimate_cell(object_of(evaluation, "summary").get("gap_closed"), percent)
+    if closed.text != NOTHING:
+        way = "Share of the way from the untrained policy to the last choice of baselines"
+        blocks.append(FactList([(way, " · ".join(filter(None, (closed.text, closed.note))))]))
     if charts := _scatters([row for row in rows if row.get("group") != _BEST], columns):
         blocks += [Heading("Accuracy against tokens"), *charts]
     label = "Simulated numbers. " if evaluation.get("simulated") else ""
