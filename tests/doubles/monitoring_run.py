@@ -357,7 +357,7 @@ def evaluation() -> dict[str, Any]:
         "simulated": True,
         "problems": 180,
         "rows": [_evaluation_row(*row) for row in rows],
-        "summary": {"seeds": 1, "gap closed": 0.88},
+        "summary": {"seeds": 1, "gap_closed": 0.88},
     }
 
 

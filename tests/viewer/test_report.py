@@ -247,14 +247,20 @@ def test_a_long_run_is_searched_evenly_with_both_its_ends(tmp_path: Path) -> Non
         (0.0, {"validity": 0.0, "correctness": 0.0}, None, "validity 0.00 = 0.00"),
         (0.7, {"a": 0.3, "b": 0.3}, None, "0.70 (of a 0.30 + b 0.30)"),
         (0.7, {}, None, "0.70"),
-        (None, {}, 0.0, "no reward: our failure, the attempt left its group's statistics"),
     ],
 )
 def test_reward_arithmetic(
-    value: float | None, parts: dict[str, float], advantage: float | None, told: str
+    value: float, parts: dict[str, float], advantage: float | None, told: str
 ) -> None:
     record = {"reward": {"value": value, "parts": parts}, "advantage": advantage}
     assert reward_arithmetic(record).startswith(told)
+
+
+def test_an_attempt_without_a_reward_has_a_reason() -> None:
+    lost = {"reward": {"value": None, "parts": {}}, "advantage": 0.0}
+    assert reward_arithmetic(lost).startswith("no reward: its group has no other answer")
+    lost["failure"] = {"reason": "judge_failed", "message": "away"}
+    assert reward_arithmetic(lost).startswith("no reward: our failure, the attempt left its group")
 
 
 def test_every_reason_of_the_taxonomy_has_its_meaning() -> None:
