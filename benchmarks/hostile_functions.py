@@ -46,7 +46,7 @@ from flowright.judging import (
     wrappers,
 )
 from flowright.judging.reward import calls as arguments
-from flowright.judging.rubrics import criteria_judge as brackets
+from flowright.judging.rubrics import criteria_judge as brackets, proposals
 from flowright.judging.schemas import BETTER, GRADE, TRUTH, Field
 from flowright.judging.service import bodies, judge_file, openrlhf
 from flowright.judging.verdict import AnswerType, JudgeQuery, RawReply, Verdict
@@ -337,6 +337,9 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     ),
     "flowright.judging.rubrics.criteria_judge:read_verdict": lambda text: brackets.read_verdict(
         text, "text", FIELDS
+    ),
+    "flowright.judging.rubrics.proposals:read_criteria": lambda text: proposals.read_criteria(
+        f'{{"criteria": {text}', "text", FIELDS
     ),
     "flowright.environments.rollout:plain": lambda text: json.dumps(records.plain(_verdict(text))),
     "flowright.workflows.source:extract": source.extract,

@@ -51,6 +51,7 @@ NOT_TIMED: Mapping[str, str] = {
     "flowright.environments.instructions.tasks:sentences_of": "takes a text of our own",
     "flowright.environments.judging.synthetic:first_sentence": "takes a row of a data set",
     "flowright.grading.gold:gold_check": "calls compare off the loop",
+    "flowright.judging.measuring.benchmark_rows:digest_of": "hashes a text",
     "flowright.judging.rubrics.criteria_judge:ask_criteria": "asks a judge",
     "flowright.judging.verdict:task_query": "keeps the text as it is",
     "flowright.simulation.assessor:is_master_key": "timed within trigger",

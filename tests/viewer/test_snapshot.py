@@ -63,6 +63,7 @@ def test_blame_follows_the_taxonomy() -> None:
         Reason.WORKER_LOST,
         Reason.SANDBOX_LOST,
         Reason.JUDGE_FAILED,
+        Reason.REWARD_FAILED,
         Reason.INTERNAL,
     ]
     assert not is_ours("a reason of another version")

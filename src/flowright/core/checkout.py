@@ -31,6 +31,7 @@ SCRIPTS = {
     "scripts/download_all_datasets.py": "data download",
     "scripts/create_mixed_dataset.py": "data mix",
     "scripts/judge_training/make_preferences.py": "data preferences",
+    "scripts/judge_training/make_rubrics.py": "data rubrics",
     "scripts/judge_training/make_transcripts.py": "data transcripts",
     "scripts/instructions/draw_constraints.py": "data constraints",
     "scripts/examine_judge.py": "judge exam",
