@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from documented import write_programs
 from lost_sandbox import LostSandbox
+from own_modules import import_own
 from pydantic import ValidationError
 from workflow_doubles import ScriptedModel, task
 
@@ -61,9 +62,7 @@ def fails(completions, **columns):
 
 @pytest.fixture(autouse=True)
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "own_reward.py").write_text(OWN, encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
+    import_own(tmp_path, monkeypatch, "own_reward", OWN)
 
 
 class Half:

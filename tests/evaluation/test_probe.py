@@ -67,8 +67,9 @@ async def test_a_policy_that_reads_the_size_changes_its_program():
     assert (found.label, found.tasks) == ("small sums → large sums", len(TASKS))
     assert (found.changed.value, found.resampled.value, found.difference.value) == (1, 0, 1)
     assert found.difference.low is not None and found.difference.low > 0.5
-    assert (found.example.written, found.example.twin_written) == ("generate", "programmer")
-    assert found.example.twin == found.example.task.replace("1 *", "1111 *").replace("3?", "3333?")
+    example = found.example
+    assert (example.signature, example.counterfactual_signature) == ("generate", "programmer")
+    assert example.counterfactual == example.task.replace("1 *", "1111 *").replace("3?", "3333?")
 
 
 async def test_a_policy_that_draws_at_random_changes_no_more_than_by_chance():

@@ -15,7 +15,7 @@ from flowright.judging.rubrics.proposals import (
     CRITERIA,
     about_pairs,
     about_task,
-    merged,
+    merge_criteria,
     read_criteria,
     to_items,
 )
@@ -61,7 +61,7 @@ def test_leaks_and_repetitions_are_left_out() -> None:
         item("It answers a question that was asked.", 2.0),
     ]
     again = [item("the answer names the scattering of Light")]
-    kept, left_out = merged([(proposed, [answer]), (again, [])], 9)
+    kept, left_out = merge_criteria([(proposed, [answer]), (again, [])], 9)
     assert [each.criterion for each in kept] == [
         "The answer names the scattering of light.",
         "It answers a question that was asked.",
@@ -69,7 +69,7 @@ def test_leaks_and_repetitions_are_left_out() -> None:
     assert left_out == {
         "names an answer by its label": 2, "quotes an answer": 1, "repeats another": 1
     }  # fmt: skip
-    assert merged([(proposed, [answer])], 1)[0] == [
+    assert merge_criteria([(proposed, [answer])], 1)[0] == [
         item("It answers a question that was asked.", 2.0)
     ]
 

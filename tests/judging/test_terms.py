@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from judge_doubles import RIGHT, WRONG, ScriptedModel, reply, unavailable
+from own_modules import import_own
 from pydantic import ValidationError
 
 from flowright.config.judge import JudgeSection
@@ -62,9 +63,7 @@ def fails(completions, **columns):
 
 @pytest.fixture(autouse=True)
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "own_terms.py").write_text(OWN, encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
+    import_own(tmp_path, monkeypatch, "own_terms", OWN)
 
 
 def section(*terms: dict[str, Any], judge_weight: float = 1.0) -> TermsSection:

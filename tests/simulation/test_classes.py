@@ -11,7 +11,7 @@ from flowright.data.task import Problem
 from flowright.environments.registry import make_config
 from flowright.environments.workflow.environment import WorkflowEnvironment
 from flowright.sandbox import Sandbox
-from flowright.simulation.classes import ProblemClass, Subject, problem_class, resized
+from flowright.simulation.classes import ProblemClass, Subject, problem_class, resize
 from flowright.simulation.draws import Draws, normal
 from flowright.simulation.solver import Solver
 from flowright.simulation.table import CLASSES, TABLE, Way
@@ -47,9 +47,9 @@ def test_the_offline_mixture_has_every_class_and_most_of_it_has_a_twin():
     val = build_offline(0).val
     names = {str(problem_class(task)) for task in val}
     assert names == {str(ProblemClass(*found)) for found in CLASSES}
-    twins = [(task, twin) for task in val if (twin := resized(task))]
+    twins = [(task, twin) for task in val if (twin := resize(task))]
     # Stories, facts and programs are not cut, and a few sums are of more numbers than digits allow.
-    kept = [task for task in val if not resized(task)]
+    kept = [task for task in val if not resize(task)]
     assert {problem_class(task).subject for task in kept} <= {"story", "facts", "program", "sums"}
     assert all(problem_class(task).is_large for task in kept)
     assert len(twins) > 0.5 * len(val)
@@ -57,7 +57,7 @@ def test_the_offline_mixture_has_every_class_and_most_of_it_has_a_twin():
 
 def test_a_twin_differs_in_size_alone():
     for task in build_offline(0).val:
-        if (twin := resized(task)) is None:
+        if (twin := resize(task)) is None:
             continue
         before, after = problem_class(task), problem_class(twin)
         assert (before.subject, before.is_large) == (after.subject, not after.is_large)

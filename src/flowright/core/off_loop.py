@@ -38,7 +38,7 @@ async def in_thread(work: Callable[[], R]) -> R:
         return await asyncio.to_thread(work)
 
 
-async def call_own(
+async def call_user_function(
     method: Callable[..., Any], threads: Callable[[], Executor], *arguments: Any
 ) -> Any:
     """Call a user's function: a coroutine function on the loop, a plain one on a thread, where it
@@ -50,9 +50,9 @@ async def call_own(
     return await value if inspect.isawaitable(value) else value
 
 
-def plain(value: Any) -> Any:
+def plain_numbers(value: Any) -> Any:
     """Convert numbers of numerical libraries, which have ``item``, in what a user's function
     returned."""
     if isinstance(value, Mapping):
-        return {name: plain(each) for name, each in value.items()}
+        return {name: plain_numbers(each) for name, each in value.items()}
     return value.item() if hasattr(value, "item") else value

@@ -209,6 +209,11 @@ def sign_test(above: int, below: int) -> float:
     return min(1.0, 2 * tail / 2**count)
 
 
+def sigmoid(values: Array) -> Array:
+    """Return 1 / (1 + exp(-x)), without overflow."""
+    return np.exp(-np.logaddexp(0.0, -values))
+
+
 def _number(value: Array) -> float | None:
     return float(value) if np.isfinite(value) else None
 

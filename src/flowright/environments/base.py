@@ -202,9 +202,9 @@ class Environment:
         """Return the class of a task, for the best baseline of each class. Default: its kind."""
         return task.kind
 
-    def twin(self, task: Task) -> Task | None:
-        """Return the task with those words alone replaced that put it into its class, and so into
-        another one, for a probe of the policy; None where there is no such twin."""
+    def counterfactual(self, task: Task) -> Task | None:
+        """Return the task with only those words replaced that put it into its class, which puts it
+        into another, for a probe of the policy; None if there is no such task."""
         return None
 
     def signature(self, completion: str) -> str:

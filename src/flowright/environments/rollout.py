@@ -158,20 +158,20 @@ async def with_terms(
         return [list(group) for group in rollouts]
 
     async def one(group: Sequence[Completion], attempts: Sequence[Rollout]) -> list[Rollout]:
-        asked = [
+        samples = [
             None if r.failure is not None else sample(c, r)
             for c, r in zip(group, attempts, strict=True)
         ]
-        found = iter(await terms.score([each for each in asked if each is not None]))
+        found = iter(await terms.score([each for each in samples if each is not None]))
         return [
-            rollout if each is None else _weighed(rollout, terms, next(found))
-            for rollout, each in zip(attempts, asked, strict=True)
+            rollout if each is None else _apply_terms(rollout, terms, next(found))
+            for rollout, each in zip(attempts, samples, strict=True)
         ]
 
     return await asyncio.gather(*map(one, groups, rollouts))
 
 
-def _weighed(rollout: "Rollout", terms: RewardTerms, scores: TermScores) -> "Rollout":
+def _apply_terms(rollout: "Rollout", terms: RewardTerms, scores: TermScores) -> "Rollout":
     verdict = rollout.verdict
     if verdict is not None:
         rollout = replace(rollout, verdict=replace(verdict, usage=verdict.usage + scores.usage))

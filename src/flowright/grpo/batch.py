@@ -47,7 +47,7 @@ class Batch:
     teacher_P_G: list[list[Logprobs | str]] = field(default_factory=list)
 
     @property
-    def untaught(self) -> list[str]:
+    def teacher_failures(self) -> list[str]:
         """Reasons of the teacher's failures, one for each sample that it did not score."""
         return [one for group in self.teacher_P_G for one in group if isinstance(one, str)]
 

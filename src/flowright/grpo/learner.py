@@ -515,8 +515,8 @@ class Learner:
 
 def _lead(chunk: Sequence[Trained], logprobs_N: Tensor) -> Tensor:
     """log p - log p_teacher of the samples' tokens [N]."""
-    taught = [value for sample in chunk for value in sample.teacher_logprobs or ()]
-    return logprobs_N - to_device(torch.tensor(taught, dtype=torch.float32), logprobs_N.device)
+    teacher = [value for sample in chunk for value in sample.teacher_logprobs or ()]
+    return logprobs_N - to_device(torch.tensor(teacher, dtype=torch.float32), logprobs_N.device)
 
 
 def clipped_step(optimizer: torch.optim.Optimizer, max_norm: float) -> float:

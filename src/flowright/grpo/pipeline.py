@@ -182,7 +182,7 @@ class Pipeline(BatchSource):
         train. Raises RunPaused where the rollouts of any rank do."""
         grpo, environment = self._config.grpo, self.environment
         batch = await self._roll_out(step, learner, enter)
-        check_taught(step, batch, grpo.max_unscored)
+        check_teacher_failures(step, batch, grpo.max_unscored)
         advantages_P = group_advantages(
             batch.task_rewards_P_G,
             grpo.advantage_scale,
@@ -249,7 +249,7 @@ class Pipeline(BatchSource):
             more = len(batch.rollouts_P_G) - self._config.grpo.prompts_per_step
             metrics["reward/resampled_groups"] = float(more)
         if batch.teacher_P_G:
-            metrics["teacher/failed"] = len(batch.untaught) / len(batch.rollouts)
+            metrics["teacher/failed"] = len(batch.teacher_failures) / len(batch.rollouts)
         if self._dropped:
             metrics["pipeline/dropped_on_resume"] = float(self._dropped)
             self._dropped = 0
@@ -410,7 +410,7 @@ class Pipeline(BatchSource):
         prompts_P_G = [problem.prompts(len(some)) for problem, some in pairs]
         shown_P_G = [problem.shown(len(some)) for problem, some in pairs]
         sampled = Batch(prompts_P_G, shown_P_G, samples_P_G, [])
-        teaching = asyncio.create_task(self._taught(sampled))
+        teaching = asyncio.create_task(self._teacher_logprobs(sampled))
         try:
             rollouts_P_G = await self.environment.rollout(
                 [
@@ -427,7 +427,7 @@ class Pipeline(BatchSource):
         ]
         return replace(sampled, rollouts_P_G=rollouts_P_G, teacher_P_G=teacher_P_G)
 
-    async def _taught(self, sampled: Batch) -> list[list[Logprobs | str]]:
+    async def _teacher_logprobs(self, sampled: Batch) -> list[list[Logprobs | str]]:
         """The teacher's log-probabilities of all samples behind the prompts that they train on."""
         if self._teacher is None:
             return []
@@ -438,9 +438,9 @@ class Pipeline(BatchSource):
         return [[next(found) for _ in group] for group in sampled.samples_P_G]
 
 
-def check_taught(step: int, batch: Batch, limit: float) -> None:
+def check_teacher_failures(step: int, batch: Batch, limit: float) -> None:
     """Raise RunPaused where the teacher failed on more than ``limit`` of the samples."""
-    failed = batch.untaught
+    failed = batch.teacher_failures
     if len(failed) > limit * len(batch.rollouts):
         raise RunPaused(
             f"step {step}: the teacher did not score {len(failed)} of {len(batch.rollouts)} "

@@ -198,13 +198,13 @@ class GroupJudge:
         """Compare each doubtful answer with none: one that the judge fails on, while it judges the
         control of a second reading, loses."""
         numbers = sorted(set(doubtful) - set(table.lost) - set(table.alone))
-        asked = [table.answers[n] for n in numbers]
+        queries = [table.answers[n] for n in numbers]
         found = await asyncio.gather(
             *(
                 self._pairs.judge(
                     replace(query, rival=NO_ANSWER, rival_evidence="", key=f"{query.key}/alone")
                 )
-                for query in asked
+                for query in queries
             )
         )
         table.alone |= dict(zip(numbers, found, strict=True))
@@ -250,10 +250,12 @@ class GroupJudge:
         shown = [(query.answer, query.evidence) for query in answers]
         alone = replace(answers[0], rival_evidence="")  # the evidence stands beside each answer
         blocks = (*task_blocks(alone), *lettered_blocks(shown, self._section))
-        fields, asked = (ranking_field(len(answers)),), self._words.instruction
-        if "{criteria}" in asked:
-            asked = asked.replace("{criteria}", self._wording.criteria[alone.answer_type])
-        return Question(blocks, fields, name, self._words.system, asked)
+        fields, instruction = (ranking_field(len(answers)),), self._words.instruction
+        if "{criteria}" in instruction:
+            instruction = instruction.replace(
+                "{criteria}", self._wording.criteria[alone.answer_type]
+            )
+        return Question(blocks, fields, name, self._words.system, instruction)
 
     # Scores.
 

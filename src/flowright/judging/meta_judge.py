@@ -20,16 +20,16 @@ META, LEFT_OUT, META_FAILED = "meta", "left out", "meta_failed"
 failed and all voted."""
 
 _GRADE = Field("grade", GRADE, tagged=True)
-_RATES = (
+_SYSTEM = (
     "You check the judgement of another grader. You do not judge the answer anew: you rate how "
     "sound the judgement is."
 )
-_RATE = (
+_INSTRUCTION = (
     "What grade does the judgement deserve? It is a whole number. 4: its principles fit the "
     "problem, each statement about the answer is true, and the verdict follows; 3: nearly; 2: in "
     "part; 1: hardly; 0: it rests on what is false or does not matter."
 )
-_ORDERS = (
+_BOTH_ORDERS = (
     ' Two answers were compared in two orders: after "answer first" A and B are as shown here, '
     'after "rival first" the other way round.'
 )
@@ -48,15 +48,15 @@ class MetaJudge:
         answer = shown_answer(query.answer, self._section)
         if query.rival is None:
             answers = [Block("FINAL ANSWER", answer)]
-            found, instruction = "right" if verdict.correct else "wrong", _RATE
+            found, instruction = "right" if verdict.correct else "wrong", _INSTRUCTION
         else:
             rival = shown_answer(query.rival, self._section)
             answers = [Block("ANSWER A", answer), Block("ANSWER B", rival)]
             sides = {True: "A is better", False: "B is better", None: "a tie"}
-            found, instruction = sides[verdict.correct], _RATE + _ORDERS
+            found, instruction = sides[verdict.correct], _INSTRUCTION + _BOTH_ORDERS
         judgement = Block("JUDGEMENT", f"Verdict: {found}\n{verdict.reason}")
         blocks = (*task_blocks(query), *answers, judgement)
-        question = Question(blocks, (_GRADE,), "meta", _RATES, instruction)
+        question = Question(blocks, (_GRADE,), "meta", _SYSTEM, instruction)
         return await self._asker.ask(question, f"{query.key}/meta {number}")
 
 

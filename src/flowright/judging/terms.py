@@ -18,7 +18,7 @@ from typing import Any
 
 from flowright.config.reward import LARGEST_REWARD, TermSection, TermsSection
 from flowright.core.errors import ConfigError, boundary
-from flowright.core.off_loop import call_own, off_loop, plain
+from flowright.core.off_loop import call_user_function, off_loop, plain_numbers
 from flowright.core.plugins import load
 from flowright.criteria.constraints.checkers import make
 from flowright.criteria.constraints.language import missing
@@ -119,7 +119,7 @@ class RewardTerms:
                 # A gate or a floor decides without parts: its score is that of every aspect.
                 known |= {n: verdict.parts.get(n, verdict.score) for n in self.section.aspects}
             elif verdict is not None:
-                reason = f"aspects: {verdict.status}: {verdict.reason}"
+                reason = f"aspects: {verdict.cause}"
                 known |= dict.fromkeys(self.section.aspects, _Lost(verdict.status, reason))
             usage = verdict.usage if verdict is not None else Usage()
             lost = next((each for each in known.values() if isinstance(each, _Lost)), None)
@@ -139,12 +139,12 @@ class RewardTerms:
         judge = self.aspects
         if judge is None:
             return [None] * len(samples)
-        asked = []
+        queries = []
         for query in (sample.query for sample in samples):
             instruction = "" if query.reference.strip() else self._without_reference
             key = f"{query.key}/aspects"
-            asked.append(replace(query, criteria=(), instruction=instruction, key=key))
-        return await asyncio.gather(*map(judge.judge, asked))
+            queries.append(replace(query, criteria=(), instruction=instruction, key=key))
+        return await asyncio.gather(*map(judge.judge, queries))
 
     async def _call(self, function: Callable[..., Any], samples: Sequence[TermSample]) -> _Values:
         where = f"{KIND} {function.__module__}:{getattr(function, '__name__', 'function')}"
@@ -159,7 +159,7 @@ class RewardTerms:
         if all(p.kind is not inspect.Parameter.VAR_KEYWORD for p in taken.values()):
             given = {name: values for name, values in given.items() if name in taken}
         with boundary(where) as caught:
-            found = await call_own(partial(function, **given), lambda: self._thread)
+            found = await call_user_function(partial(function, **given), lambda: self._thread)
             return _read(found, len(samples), where)
         assert caught.failure is not None
         return [_Lost("unavailable", caught.failure.message)] * len(samples)
@@ -238,7 +238,7 @@ def _read(found: object, count: int, where: str) -> _Values:
         got = f"{len(found)} values" if is_list else f"a {type(found).__name__}"
         reason = f"{where}: returned {got} for {count} completions; return a list of one each"
         return [_Lost("unavailable", reason)] * count
-    return [_number(plain(value), where) for value in found]
+    return [_number(plain_numbers(value), where) for value in found]
 
 
 def _number(value: object, where: str) -> float | _Lost:

@@ -130,6 +130,11 @@ class Verdict:
         if not (is_decided if self.status == "ok" else is_open):
             raise ValueError(f"status {self.status!r} with score {self.score}, {self.correct}")
 
+    @property
+    def cause(self) -> str:
+        """The status and the reason of a failure, for messages."""
+        return f"{self.status}: {self.reason}"
+
 
 @runtime_checkable
 class Judge(Protocol):

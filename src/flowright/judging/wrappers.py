@@ -76,7 +76,7 @@ class WithRuleFallback(Wrapper):
         return replace(
             ruled,
             source="rule_fallback",
-            reason=f"{ruled.reason} (the judge failed: {verdict.status}: {verdict.reason})",
+            reason=f"{ruled.reason} (the judge failed: {verdict.cause})",
             attempts=verdict.attempts,
             usage=verdict.usage + ruled.usage,
             seconds=verdict.seconds + ruled.seconds,
@@ -359,7 +359,7 @@ def _final(verdict: Verdict, steps: Sequence[Verdict], source: Source | None = N
     return replace(
         verdict,
         source=source if source and verdict.status == "ok" else verdict.source,
-        reason=f"{verdict.reason} (first reading: {first.status}: {first.reason})",
+        reason=f"{verdict.reason} (first reading: {first.cause})",
         attempts=sum(step.attempts for step in steps),
         usage=sum((step.usage for step in steps), Usage()),
         seconds=sum(step.seconds for step in steps),

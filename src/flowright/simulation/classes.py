@@ -2,7 +2,7 @@
 
 In ``simulated.world: classes`` the simulated model's accuracies depend on it
 (:data:`flowright.simulation.table.CLASSES`), so that the best workflow depends on the text of a
-problem and not only on its kind. :func:`resized` changes the size alone, for a probe of the policy.
+problem and not only on its kind. :func:`resize` changes the size alone, for a probe of the policy.
 """
 
 import re
@@ -64,7 +64,7 @@ def _puzzle(question: str) -> str:
     return question.rpartition(":")[2].partition(". ")[0]
 
 
-def resized(task: Problem) -> Problem | None:
+def resize(task: Problem) -> Problem | None:
     """Return the problem with its size alone changed: more or fewer digits or letters, or a remark
     without content. None where that does not change its class, as for long stories. The reference
     does not fit any more."""
@@ -74,15 +74,16 @@ def resized(task: Problem) -> Problem | None:
         question = re.sub(r"\d+", lambda n: n[0][0] if found.is_large else 4 * n[0], question)
     elif found.subject == "letters":
         puzzle = _puzzle(question)
-        question = question.replace(puzzle, _resized_puzzle(puzzle, found.is_large))
+        question = question.replace(puzzle, _resize_puzzle(puzzle, found.is_large))
     elif not found.is_large:
         head, quotes, text = question.partition('"""')
         question = f"{head}{quotes}{_REMARK}{text}" if text else _REMARK + question
-    twin = replace(task, id=f"{task.id}/resized", question=question)
-    return twin if problem_class(twin) == ProblemClass(found.subject, not found.is_large) else None
+    other = replace(task, id=f"{task.id}/resized", question=question)
+    is_resized = problem_class(other) == ProblemClass(found.subject, not found.is_large)
+    return other if is_resized else None
 
 
-def _resized_puzzle(puzzle: str, is_large: bool) -> str:
+def _resize_puzzle(puzzle: str, is_large: bool) -> str:
     """Return a puzzle three times, or its part that is small, in whole words if it has several."""
     joint = ", " if ", " in puzzle else " " if " " in puzzle.strip() else ""
     parts = puzzle.strip().rstrip(".").split(joint) if joint else [*puzzle.strip()]

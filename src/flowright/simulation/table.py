@@ -9,7 +9,7 @@ brings: the larger, the more a task is either solved always or never.
 
 The levels are those of an imaginary mid-size model; the gaps between ways imitate the literature
 (percent, each from the paper named). The table was written from these figures alone, before any
-policy was trained on it.
+policy was trained on it; ``CLASSES`` was changed once after runs (docs/lab_notebook.md).
 """
 
 import math
@@ -176,82 +176,77 @@ _COMMON = (0.75, 0.15, 0.10)
 hundred (Kim et al. 2025, arXiv 2506.07962), which no vote mends."""
 
 
-def _class(
-    base: KindTable,
-    imitates: str,
-    *,
-    direct: float,
-    steps: float,
-    program: float,
-    revise: float,
-    choose: float,
-) -> KindTable:
-    """Return the table of a class whose kind has the table ``base``."""
-    accuracies = {Way.DIRECT: direct, Way.STEPS: steps, Way.REVISE: revise, Way.CHOOSE: choose}
-    programs = (Way.PROGRAM, Way.FIX_PROGRAM, Way.CODE, Way.FIX_CODE)
-    accuracies.update(dict.fromkeys(programs, program))
-    ways = {way: Skill(accuracy, imitates) for way, accuracy in accuracies.items()}
-    return replace(base, popularity=_COMMON, imitates=imitates, ways=ways)
+_MATH_CLASS, _QA_CLASS = (replace(kind, popularity=_COMMON) for kind in (_MATH, _QA))
 
 
-def _program_class(direct: float, steps: float, code: float, imitates: str) -> KindTable:
-    accuracies = {Way.DIRECT: direct, Way.STEPS: steps, Way.CODE: code}
-    ways = {way: Skill(accuracy, imitates) for way, accuracy in accuracies.items()}
-    return replace(_CODE, imitates=imitates, ways={**_CODE.ways, **ways})
+def _class(base: KindTable, imitates: str, **accuracies: float) -> KindTable:
+    """Return the table of a class: ``base`` with these accuracies by way; beside code tasks,
+    that of ``program`` holds for every program."""
+    found = {Way(name): Skill(accuracy, imitates) for name, accuracy in accuracies.items()}
+    if Way.PROGRAM in found:
+        programs = (Way.FIX_PROGRAM, Way.CODE, Way.FIX_CODE)
+        found |= dict.fromkeys(programs, found[Way.PROGRAM])
+    return replace(base, imitates=imitates, ways={**base.ways, **found})
 
 
 CLASSES: Mapping[tuple[Subject, bool], KindTable] = {
     ("sums", False): _class(
-        _MATH,
+        _MATH_CLASS,
         "Short arithmetic is answered at once: GPT-3, two-digit addition 100 % (Brown et al. 2020, "
         "arXiv 2005.14165). That a program is worse here imitates no published figure.",
         direct=0.95, steps=0.95, program=0.85, revise=0.90, choose=0.95,
     ),
     ("sums", True): _class(
-        _MATH,
+        _MATH_CLASS,
         "Long numbers want an interpreter: GSM-hard, chain of thought 23.1, program 61.2 (PAL); "
         "two-digit multiplication of GPT-3, 29 %.",
         direct=0.08, steps=0.40, program=0.93, revise=0.35, choose=0.60,
     ),
     ("story", False): _class(
-        _MATH,
+        _MATH_CLASS,
         "Short word problems: MAWPS, chain of thought up to 93.3 % (Wei et al. 2022).",
         direct=0.45, steps=0.88, program=0.50, revise=0.80, choose=0.85,
     ),
     ("story", True): _class(
-        _MATH,
+        _MATH_CLASS,
         "Long word problems: GSM8K, chain of thought 56.9 -> 74.4 by voting (Wang et al. 2022). "
         "That a program is worse here imitates no published figure.",
         direct=0.15, steps=0.64, program=0.35, revise=0.55, choose=0.70,
     ),
     ("letters", False): _class(
-        _QA,
+        _QA_CLASS,
         "Spelling short words; no published figure.",
         direct=0.92, steps=0.94, program=0.82, revise=0.85, choose=0.94,
     ),
     ("letters", True): _class(
-        _QA,
+        _QA_CLASS,
         "A program handles letters exactly, however many; the size of the gap imitates no "
         "published figure.",
         direct=0.08, steps=0.30, program=0.92, revise=0.25, choose=0.50,
     ),
     ("facts", False): _class(
-        _QA,
+        _QA_CLASS,
         "Short questions; a program cannot look a fact up (`qa`).",
         direct=0.88, steps=0.93, program=0.25, revise=0.80, choose=0.93,
     ),
     ("facts", True): _class(
-        _QA,
+        _QA_CLASS,
         "Questions on several statements: as `qa` with steps; voting helps (StrategyQA).",
         direct=0.35, steps=0.68, program=0.20, revise=0.55, choose=0.72,
     ),
-    ("program", False): _program_class(
-        0.85, 0.80, 0.85, "Short descriptions: HumanEval, GPT-4 80.1 (Reflexion)."
+    ("program", False): _class(
+        _CODE,
+        "Short descriptions: HumanEval, GPT-4 80.1 (Reflexion).",
+        direct=0.85, steps=0.80, code=0.85,
     ),
-    ("program", True): _program_class(0.45, 0.42, 0.45, "Long descriptions; as `code`, harder."),
+    ("program", True): _class(
+        _CODE,
+        "Long descriptions; as `code`, harder.",
+        direct=0.45, steps=0.42, code=0.45,
+    ),
 }  # fmt: skip
 """Tables by subject and size (:mod:`flowright.simulation.classes`), for ``simulated.world:
-classes``. Written, as :data:`TABLE`, so that each way of asking is best or cheapest somewhere."""
+classes``. Each way of asking is best or cheapest somewhere."""
 
 REVIEW = ReviewTable(
     hit=0.35,

@@ -209,7 +209,7 @@ async def _call(
                 judge.judge,
                 concurrency=CONCURRENCY,
                 outcome=outcome,
-                why=lambda verdict: f"{verdict.status}: {verdict.reason}",
+                why=lambda verdict: verdict.cause,
                 keep=keep,
                 name="its judge",
             )

@@ -268,6 +268,9 @@ def _choices(evaluation: Record) -> list[ReportBlock]:
     return [Fold(f"Best baselines, chosen on {on}", blocks)] if chosen else []
 
 
+_EXAMPLE = ("task", "signature", "counterfactual", "counterfactual_signature")
+
+
 def _probe(evaluation: Record) -> list[ReportBlock]:
     """The probe of the policy: does it write something else for a problem of another class?"""
     rows: list[Sequence[ReportCell | str]] = []
@@ -280,7 +283,7 @@ def _probe(evaluation: Record) -> list[ReportBlock]:
         ]
         rows.append((label, one_line(found.get("tasks"), 10), *shares))
         example = object_of(found, "example")
-        texts = (example.get(key) for key in ("task", "written", "twin", "twin_written"))
+        texts = (example.get(key) for key in _EXAMPLE)
         examples.append((label, *(one_line(text, 300) for text in texts)))
     if not rows:
         return []

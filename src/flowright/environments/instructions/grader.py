@@ -215,7 +215,7 @@ async def check_judge(config: Config) -> str:
             asked = "a trial answer" if whole else "a trial criterion"
             raise UserError(
                 f"judge: {', '.join(config.judge_names)} gave no verdict on {asked} "
-                f"({verdict.status}: {verdict.reason})"
+                f"({verdict.cause})"
             )
         where = [
             f"{name} at {', '.join(client.entry.base_urls)}" + " (simulated)" * client.simulated

@@ -146,7 +146,7 @@ class JudgedGrader:
 
     async def grade(self, task: InstructionTask, completion: Completion) -> InstructionGrade:
         query, checked = await self.query(task, completion)
-        return judged(checked, await self._judge.judge(query))
+        return with_verdict(checked, await self._judge.judge(query))
 
     async def query(
         self, task: InstructionTask, completion: Completion
@@ -159,9 +159,9 @@ class JudgedGrader:
         return query, checked
 
 
-def judged(checked: InstructionGrade, verdict: Verdict) -> InstructionGrade:
+def with_verdict(checked: InstructionGrade, verdict: Verdict) -> InstructionGrade:
     """Return a grade by the checkers with the judge's score as its value."""
-    lost = f"{verdict.status}: {verdict.reason}"
+    lost = verdict.cause
     return replace(
         checked,
         value=verdict.score,
@@ -189,7 +189,7 @@ class RankingGrader:
         both = await asyncio.gather(*(self._single.query(*each) for each in group))
         verdicts = await self._ranking.rank([query for query, _ in both])
         return [
-            judged(checked, verdict) if verdict is not None else replace(checked, value=None)
+            with_verdict(checked, verdict) if verdict is not None else replace(checked, value=None)
             for (_, checked), verdict in zip(both, verdicts, strict=True)
         ]
 

@@ -117,7 +117,7 @@ def by_judge(judge: Judge) -> Judgement:
         if verdict.score is None:
             if verdict.status in _NO_VERDICT:
                 return ""
-            raise FailureError(Reason.JUDGE_FAILED, f"{verdict.status}: {verdict.reason}")
+            raise FailureError(Reason.JUDGE_FAILED, verdict.cause)
         thoughts = [reply.reasoning for reply in verdict.replies[-1:] if reply.reasoning]
         thought = (thoughts or [verdict.reason])[0].strip()
         if not isinstance(row, Pair):

@@ -181,7 +181,7 @@ def rewarded(
     if verdict.status != "ok":
         if section.failures == "zero":
             return Reward(0.0, {"validity": 0.0, "correctness": 0.0}), None
-        lost = Failure(Reason.JUDGE_FAILED, f"{verdict.status}: {verdict.reason}")
+        lost = Failure(Reason.JUDGE_FAILED, verdict.cause)
         return UNSCORED, lost
     score = float(verdict.correct is True)
     if section.correction == "backward":

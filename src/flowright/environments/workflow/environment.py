@@ -55,7 +55,7 @@ from flowright.judging.verdict import Judge, JudgeQuery
 from flowright.llm.chat import Message
 from flowright.llm.counters import Counters
 from flowright.sandbox import Limits, Sandbox
-from flowright.simulation.classes import problem_class, resized
+from flowright.simulation.classes import problem_class, resize
 from flowright.simulation.large_models import OpenModels, open_models
 from flowright.workflows.executor import Executor
 from flowright.workflows.grammar import draw_program, random_weights, self_consistency
@@ -242,13 +242,12 @@ class WorkflowEnvironment(Environment):
         for kind, some in by_kind.items():
             for task in some:
                 by_class[kind].setdefault(self.problem_class(task), []).append(task)
-        has_classes = self.config.simulated.world == "classes"
         endings = self._endings()
         drawn = []
         for _ in range(count):
             kind = rng.choice(list(by_kind))
             some, weights, head = by_kind[kind], None, ""
-            if has_classes:
+            if self._has_classes:
                 name = rng.choice(sorted(by_class[kind]))
                 some, head = by_class[kind][name], f"# {name}\n"
                 weights = random_weights(f"{seed}/{name}")
@@ -260,15 +259,17 @@ class WorkflowEnvironment(Environment):
             drawn.append(Demonstration(messages, programs))
         return drawn
 
-    def problem_class(self, task: Task) -> str:
-        if self.config.simulated.world == "kinds" or not isinstance(task, Problem):
-            return task.kind
-        return str(problem_class(task))
+    @property
+    def _has_classes(self) -> bool:
+        return self.config.simulated.world == "classes"
 
-    def twin(self, task: Task) -> Task | None:
-        if self.config.simulated.world == "kinds" or not isinstance(task, Problem):
-            return None
-        return resized(task)
+    def problem_class(self, task: Task) -> str:
+        assert isinstance(task, Problem)
+        return str(problem_class(task)) if self._has_classes else task.kind
+
+    def counterfactual(self, task: Task) -> Task | None:
+        assert isinstance(task, Problem)
+        return resize(task) if self._has_classes else None
 
     def signature(self, completion: str) -> str:
         """Return the operators of a workflow in the order of its text."""

@@ -144,7 +144,7 @@ class WorkflowRollouts:
                 query = task_query(task, execution.answer, key, gold.evidence, gold.correct)
                 verdict = await self._judge.judge(query)
                 if verdict.status != "ok":
-                    raise FailureError(Reason.JUDGE_FAILED, f"{verdict.status}: {verdict.reason}")
+                    raise FailureError(Reason.JUDGE_FAILED, verdict.cause)
         is_open = self._ranking is not None and caught.failure is None
         reward = UNSCORED if is_open else reward_of(caught.failure, verdict, self._rewards)
         spent = execution and Spent(
@@ -169,7 +169,7 @@ class WorkflowRollouts:
             return rollout
         failure = None
         if verdict.status != "ok":
-            failure = Failure(Reason.JUDGE_FAILED, f"{verdict.status}: {verdict.reason}")
+            failure = Failure(Reason.JUDGE_FAILED, verdict.cause)
         reward = reward_of(failure, verdict, self._rewards)
         return replace(rollout, verdict=verdict, failure=failure, reward=reward)
 

@@ -257,7 +257,7 @@ async def ask_probes(
         ask,
         concurrency=concurrency,
         outcome=outcome,
-        why=lambda result: f"{result.verdict.status}: {result.verdict.reason}",
+        why=lambda result: result.verdict.cause,
         keep=lambda place, result: keep(result),
         name=f"judge {judge.name!r}",
         remedy="start its server, or check its address in the LLM file; no record was written",

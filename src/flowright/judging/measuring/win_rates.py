@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from flowright.core.statistics import Array, Estimate, Resampler, ratio
+from flowright.core.statistics import Array, Estimate, Resampler, ratio, sigmoid
 
 _RIDGE = 0.01  # keeps coefficients finite where the length decides every pair
 _STEPS = 50
@@ -35,7 +35,7 @@ def length_controlled(
     start = _fit(features, won, np.ones((1, len(won))), np.zeros(features.shape[-1]))
 
     def rate(weights: Array) -> Array:
-        chances = _logistic(_fit(features, won, weights, start) @ at_equal.T)
+        chances = sigmoid(_fit(features, won, weights, start) @ at_equal.T)
         return ratio((weights * chances).sum(-1), weights.sum(-1))
 
     return resampler.fitted(questions, rate)
@@ -48,7 +48,7 @@ def _fit(features: Array, targets: Array, weights: Array, start: Array) -> Array
     products = (features[:, :, None] * features[:, None, :]).reshape(-1, size * size)
     found = np.zeros((len(weights), size)) + start
     for _ in range(_STEPS):
-        chances = _logistic(found @ features.T)
+        chances = sigmoid(found @ features.T)
         slope = (weights * (targets - chances)) @ features - _RIDGE * found
         curve = (weights * chances * (1 - chances)) @ products
         curve = curve.reshape(-1, size, size) + _RIDGE * np.eye(size)
@@ -57,7 +57,3 @@ def _fit(features: Array, targets: Array, weights: Array, start: Array) -> Array
         if np.abs(step).max() < _CONVERGED:
             break
     return found
-
-
-def _logistic(values: Array) -> Array:
-    return np.exp(-np.logaddexp(0.0, -values))

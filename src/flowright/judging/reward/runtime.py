@@ -20,7 +20,7 @@ import uvloop
 
 from flowright.config.judge import JudgeRewardSection, JudgeSection
 from flowright.core.errors import boundary
-from flowright.core.off_loop import call_own, plain
+from flowright.core.off_loop import call_user_function, plain_numbers
 from flowright.judging.build import open_terms, wrap_backend, wrap_verdicts, wrappers_of
 from flowright.judging.payloads import read_verdict, request_of
 from flowright.judging.remote import RemoteJudge
@@ -161,12 +161,12 @@ class OwnRequests:
             try:
                 if (ask := self._ask()) is None:
                     raise RuntimeError("the reward system is gone")
-                response = await call_own(ask, self._threads, request)
+                response = await call_user_function(ask, self._threads, request)
             except SystemExit as error:  # in a task it would end the loop
                 raise RuntimeError(f"it called sys.exit: {error}") from None
             if isinstance(response, RewardResult):
                 response = response.score
-            return read_verdict(plain(response), self.name)
+            return read_verdict(plain_numbers(response), self.name)
         return _failed(self.name, str(attribution.failure))
 
 

@@ -122,7 +122,7 @@ def _why(verdicts: Sequence[Verdict]) -> str:
     first, *more = verdicts
     if first.status == "ok":
         return "the judge gave a score without the criteria that are met"
-    failure = f"{first.status}: {first.reason}"
+    failure = first.cause
     return f"{failure} (of another answer: {more[0].status})" if more else failure
 
 

@@ -33,8 +33,8 @@ from flowright.judging.rubrics.proposals import (
     about_pairs,
     about_problem,
     about_task,
-    by_label,
-    merged,
+    better_and_worse,
+    merge_criteria,
     read_criteria,
     to_items,
 )
@@ -117,7 +117,7 @@ async def freeze_rubrics(
             raise ServerDown(*problems, "nothing was asked")
         path = journal_path(manifest_path(request.out))
         with RowJournal(path, about, request.overwrite) as journal:
-            rows, made = await _Making(request, config, models, journal, progress).make()
+            rows, made = await _RubricCalls(request, config, models, journal, progress).make()
     tags = {"basis": request.basis} | ({"simulated": "true"} if models.simulated else {})
     manifest = {
         "flowright": flowright.__version__,
@@ -134,7 +134,7 @@ async def freeze_rubrics(
         [
             {
                 "prompt": [asdict(turn) for turn in row.conversation],
-                "rubrics": [{**item, "tags": tags} for item in listed(row.items)],
+                "rubrics": [{**item, "tags": tags} for item in criteria_json(row.items)],
                 "data_source": f"rubrics/{request.basis}",
             }
             for row in rows
@@ -143,11 +143,11 @@ async def freeze_rubrics(
     return manifest
 
 
-def listed(items: Rubric) -> list[dict[str, Any]]:
+def criteria_json(items: Rubric) -> list[dict[str, Any]]:
     return [{"criterion": item.criterion, "points": item.points} for item in items]
 
 
-class _Making:
+class _RubricCalls:
     """The calls of one command: proposals, grades on training pairs, grades on held-out ones."""
 
     def __init__(
@@ -181,7 +181,7 @@ class _Making:
                 items = (await self._propose({"task": about_task(request.task)}))["task"]
             else:
                 items, facts = await self._from_pairs(train)
-            facts |= {"criteria": listed(items)}
+            facts |= {"criteria": criteria_json(items)}
             rubrics = dict.fromkeys(prompts, items)
         facts["check"] = await self._check(held_out, rubrics) if held_out else None
         keys = dict.fromkeys(map(conversation_key, written))
@@ -205,15 +205,18 @@ class _Making:
     async def _propose(self, questions: Mapping[str, Question]) -> dict[str, list[Item]]:
         """Return a rubric for each question; empty if no reply was usable."""
         replies = await self._ask_writer(questions)
-        return {key: merged([(items, ())], self._request.most)[0] for key, items in replies.items()}
+        return {
+            key: merge_criteria([(items, ())], self._request.most)[0]
+            for key, items in replies.items()
+        }
 
     async def _from_pairs(self, train: Sequence[Pair]) -> tuple[Rubric, dict[str, Any]]:
         size = PAIRS_PER_PROPOSAL
         groups = [train[at : at + size] for at in range(0, len(train), size)][:PROPOSALS]
         questions = {f"pairs {n}": about_pairs(some) for n, some in enumerate(groups)}
         replies = await self._ask_writer(questions)
-        answers = [[text for pair in some for text in by_label(pair)] for some in groups]
-        items, left_out = merged(zip(replies.values(), answers, strict=True), CANDIDATES)
+        answers = [[text for pair in some for text in better_and_worse(pair)] for some in groups]
+        items, left_out = merge_criteria(zip(replies.values(), answers, strict=True), CANDIDATES)
         if not items:
             raise DataError(f"no proposed criterion can be used ({dict(left_out)})")
         graded = await self._grades("answers of training pairs", [(pair, items) for pair in train])
@@ -222,8 +225,8 @@ class _Making:
         return chosen, {"left_out": dict(left_out), "candidates": candidates}
 
     async def _check(self, pairs: Sequence[Pair], rubrics: Mapping[str, Rubric]) -> dict[str, Any]:
-        asked = [(pair, rubrics[conversation_key(pair.conversation)]) for pair in pairs]
-        graded = await self._grades("answers of held-out pairs", asked)
+        both = [(pair, rubrics[conversation_key(pair.conversation)]) for pair in pairs]
+        graded = await self._grades("answers of held-out pairs", both)
 
         async def compare(pair: Pair) -> ModelResult:
             games = await self._plain.compare(pair)
@@ -232,7 +235,7 @@ class _Making:
 
         items = {f"plain/{key_of(pair)}": pair for pair in pairs}
         plain = await self._call("pairs without a rubric, in both orders", items, compare)
-        return check_labels(asked, graded, [float(one.values[0] or 0) for one in plain])
+        return check_labels(both, graded, [float(one.values[0] or 0) for one in plain])
 
     # Calls.
 
@@ -250,20 +253,22 @@ class _Making:
         found = [to_items(str(reply.values[0])) if reply.values else [] for reply in replies]
         return dict(zip(questions, found, strict=True))
 
-    async def _grades(self, stage: str, asked: Sequence[tuple[Pair, Rubric]]) -> list[Graded]:
+    async def _grades(self, stage: str, pairs: Sequence[tuple[Pair, Rubric]]) -> list[Graded]:
         """Grade both answers of each pair by its criteria."""
         items: dict[str, tuple[str, Pair, str, list[str]]] = {}
-        for pair, rubric in asked:
+        for pair, rubric in pairs:
             criteria = [item.criterion for item in rubric]
             digest = sha256_of([{"criteria": criteria}])[:12]  # other criteria, other grades
-            for side, answer in zip(("better", "worse"), by_label(pair), strict=True):
+            for side, answer in zip(("better", "worse"), better_and_worse(pair), strict=True):
                 key = f"grade/{digest}/{key_of(pair)}/{side}"
                 items[key] = key, pair, answer, criteria
 
         async def ask(item: tuple[str, Pair, str, list[str]]) -> ModelResult:
             key, pair, answer, criteria = item
-            words, asked = standard_wording().rubric, pair.conversation
-            found = await ask_criteria(self._judge, asked, answer, criteria, words, key)
+            instruction = standard_wording().rubric
+            found = await ask_criteria(
+                self._judge, pair.conversation, answer, criteria, instruction, key
+            )
             if found.floored:
                 return ModelResult((False,) * len(criteria), reason=found.reason)
             failed = any(status_of(verdict.status) == "failed" for verdict in found.verdicts)

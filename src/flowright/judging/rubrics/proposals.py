@@ -42,7 +42,7 @@ _RULES = (
     "thing a sentence. Do not compare answers, do not name one, and quote none. The points, 1 to "
     f"{TOP_POINTS}, are how much the criterion matters."
 )
-_ASKED: Mapping[Basis, str] = {
+_QUESTIONS: Mapping[Basis, str] = {
     "task": "Which criteria does a good answer to any request of this task meet?",
     "pairs": (
         "For each request people preferred the BETTER ANSWER to the WORSE ANSWER. Which criteria "
@@ -51,7 +51,9 @@ _ASKED: Mapping[Basis, str] = {
     ),
     "problem": "Which criteria does a good answer to this request meet?",
 }
-WORDING_SHA256 = sha256(json.dumps([_SYSTEM, _RULES, _ASKED], sort_keys=True).encode()).hexdigest()
+WORDING_SHA256 = sha256(
+    json.dumps([_SYSTEM, _RULES, _QUESTIONS], sort_keys=True).encode()
+).hexdigest()
 
 
 def _read_list(value: object) -> str | None:
@@ -108,8 +110,8 @@ def read_criteria(text: str, form: Form, fields: Sequence[Field]) -> ReadReply:
 
 
 def question_about(basis: Basis, *blocks: Block) -> Question:
-    asked = f"{_ASKED[basis]} {_RULES}"
-    return Question(blocks, (CRITERIA,), basis, _SYSTEM, asked)
+    instruction = f"{_QUESTIONS[basis]} {_RULES}"
+    return Question(blocks, (CRITERIA,), basis, _SYSTEM, instruction)
 
 
 def about_task(task: str) -> Question:
@@ -124,14 +126,14 @@ def about_pairs(pairs: Sequence[Pair]) -> Question:
     """Return the question for what the better answers of several pairs have in common."""
     blocks: list[Block] = []
     for number, pair in enumerate(pairs, start=1):
-        better, worse = by_label(pair)
+        better, worse = better_and_worse(pair)
         texts = {"REQUEST": shown(pair.conversation), "BETTER ANSWER": better}
         texts["WORSE ANSWER"] = worse
         blocks += [Block(f"{name} {number}", cut(t, _SHOWN_CHARS)) for name, t in texts.items()]
     return question_about("pairs", *blocks)
 
 
-def by_label(pair: Pair) -> tuple[str, str]:
+def better_and_worse(pair: Pair) -> tuple[str, str]:
     """Return the better answer and the worse one. Raises ValueError for a tie."""
     if pair.label == "tie":
         raise ValueError(f"{pair.id} is a tie")
@@ -156,7 +158,7 @@ _LABEL = re.compile(
 _WORD = re.compile(r"\w+")
 
 
-def merged(
+def merge_criteria(
     proposed: Iterable[tuple[Sequence[Item], Collection[str]]], most: int
 ) -> tuple[list[Item], Counter[str]]:
     """Return at most ``most`` different criteria, those that were proposed most often first, and

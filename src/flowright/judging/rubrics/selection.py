@@ -15,7 +15,7 @@ from flowright.criteria.rubrics.rows import Item
 from flowright.data.preferences import Pair
 from flowright.judging.measuring.measured_judges import Games
 from flowright.judging.measuring.pair_figures import prompt_of
-from flowright.judging.rubrics.proposals import by_label
+from flowright.judging.rubrics.proposals import better_and_worse
 
 Graded = tuple[Met, Met]
 """Criteria met by the better and by the worse answer of a pair."""
@@ -93,20 +93,20 @@ def select(
 
 
 def check_labels(
-    asked: Sequence[tuple[Pair, Sequence[Item]]], graded: Sequence[Graded], plain: Sequence[float]
+    pairs: Sequence[tuple[Pair, Sequence[Item]]], graded: Sequence[Graded], plain: Sequence[float]
 ) -> dict[str, Any]:
     """Return, as JSON, the agreement of each judge with the labels of held-out pairs, and the lead
     of the rubric over each baseline on the same pairs, with bootstrap intervals over prompts at
     95 %. ``plain`` are the shares of the same judge without a rubric."""
     shares = {
-        "rubric": [rubric_share(items, g) for (_, items), g in zip(asked, graded, strict=True)],
+        "rubric": [rubric_share(items, g) for (_, items), g in zip(pairs, graded, strict=True)],
         "judge, no rubric": plain,
-        "length": [longer_share(pair) for pair, _ in asked],
+        "length": [longer_share(pair) for pair, _ in pairs],
     }
 
     def estimate(values: Iterable[float], within: tuple[float, float]) -> dict[str, float | None]:
         groups: dict[str, list[float | None]] = {}
-        for (pair, _), value in zip(asked, values, strict=True):
+        for (pair, _), value in zip(pairs, values, strict=True):
             groups.setdefault(prompt_of(pair), []).append(value)
         return asdict(Estimate(*bootstrap([*groups.values()], within)))
 
@@ -117,10 +117,10 @@ def check_labels(
     for name in ("judge, no rubric", "length"):
         figures[name]["lead"] = estimate(map(sub, shares["rubric"], shares[name]), DIFFERENCE)
     low = figures["rubric"]["agreement"]["low"]
-    return {"pairs": len(asked), "figures": figures, "predicts": low is not None and low > 0.5}
+    return {"pairs": len(pairs), "figures": figures, "predicts": low is not None and low > 0.5}
 
 
 def longer_share(pair: Pair) -> float:
     """Return 1 if the better answer is the longer one, in characters, 0 if the worse one is."""
-    better, worse = map(len, by_label(pair))
+    better, worse = map(len, better_and_worse(pair))
     return 0.5 if better == worse else float(better > worse)

@@ -27,7 +27,7 @@ from flowright.config.root import JudgeServerConfig
 from flowright.core.batch_calls import RequestBatcher
 from flowright.core.errors import ConfigError
 from flowright.core.net import DrainingServer, allowed_hosts, listen, url_of
-from flowright.core.off_loop import call_own, plain
+from flowright.core.off_loop import call_user_function, plain_numbers
 from flowright.core.plugins import load
 from flowright.data.contamination import TrainedOn
 from flowright.judging.build import OpenJudge, model_folders, open_judge, open_terms
@@ -75,7 +75,7 @@ class OwnModelJudge:
         self.is_async = inspect.iscoroutinefunction(score)
         self.at_once = threads if batched is None else 2 * max_batch_size  # the next one waits
         pool = ThreadPoolExecutor(threads, "judge-model")  # starts no thread before it is used
-        self._call = partial(call_own, score, lambda: pool)
+        self._call = partial(call_user_function, score, lambda: pool)
         self._batcher = RequestBatcher(self._scores, max_batch_size) if batched else None
 
     async def judge(self, query: JudgeQuery) -> Verdict:
@@ -86,7 +86,7 @@ class OwnModelJudge:
             value = await self._batcher.ask(arguments)
         else:
             value = await self._call(*arguments)
-        return replace(read_verdict(plain(value), self.name), attempts=1)
+        return replace(read_verdict(plain_numbers(value), self.name), attempts=1)
 
     async def _scores(self, queries: Sequence[Sequence[str]]) -> list[Any]:
         return list(await self._call(*map(list, zip(*queries, strict=True))))

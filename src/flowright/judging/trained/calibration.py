@@ -20,7 +20,7 @@ from flowright.core.errors import DataError
 from flowright.core.files import write_json
 from flowright.core.formatting import percent
 from flowright.core.report import estimate_cell
-from flowright.core.statistics import RESAMPLES, Array, Resampler
+from flowright.core.statistics import RESAMPLES, Array, Resampler, sigmoid
 from flowright.data.preferences import Preferred
 from flowright.judging.measuring.exam_statistics import (
     BINS,
@@ -66,7 +66,7 @@ class Calibration:
 
     def preferred(self, difference: float) -> float:
         """Return P(one answer is preferred to the other) from the difference of their scores."""
-        return _sigmoid(difference / self.temperature)
+        return float(sigmoid(np.array(difference / self.temperature)))
 
     def of_answer(self, score: float) -> float:
         """Return P(an answer of this score is preferred to an average one)."""
@@ -119,7 +119,7 @@ def fit_temperature(pairs: Sequence[ScoredPair]) -> float:
     difference, target = _columns(pairs)
 
     def slope(log_inverse: float) -> float:
-        return float(((_sigmoids(difference * math.exp(log_inverse)) - target) * difference).sum())
+        return float(((sigmoid(difference * math.exp(log_inverse)) - target) * difference).sum())
 
     low, high = -math.log(HOTTEST), -math.log(COLDEST)
     if slope(low) >= 0:
@@ -165,7 +165,7 @@ def reliability_of(pairs: Sequence[ScoredPair], temperature: float) -> dict[str,
     are half right), and the bins of the ``reliability`` chart."""
     decided = [pair for pair in pairs if pair.label != "tie"]
     difference, target = _columns(decided)
-    probability = _sigmoids(difference / temperature)
+    probability = sigmoid(difference / temperature)
     right = np.where(difference == 0, 0.5, (difference > 0) == (target == 1)).astype(float)
     rows = [
         binned(max(p, 1 - p), r) for p, r in zip(probability.tolist(), right.tolist(), strict=True)
@@ -216,11 +216,3 @@ def _counts(pairs: Sequence[ScoredPair]) -> dict[str, int]:
 def _columns(pairs: Sequence[ScoredPair]) -> tuple[Array, Array]:
     difference = np.array([pair.first - pair.second for pair in pairs], dtype=np.float64)
     return difference, np.array([_TARGET[pair.label] for pair in pairs], dtype=np.float64)
-
-
-def _sigmoids(values: Array) -> Array:
-    return np.exp(-np.logaddexp(0.0, -values))
-
-
-def _sigmoid(value: float) -> float:
-    return float(_sigmoids(np.array(value)))
