@@ -31,7 +31,8 @@ from flowright.config.judge import JudgeSection
 from flowright.config.workflow import RewardSection, WorkflowSection
 from flowright.core.errors import FailureError, Reason
 from flowright.data.task import Problem
-from flowright.environments.rollout import Completion, Rollout
+from flowright.environments.episode import Episode
+from flowright.environments.rollout import Rollout
 from flowright.environments.workflow.reward import WorkflowRollouts
 from flowright.grading.statements import extract_answer
 from flowright.grpo.advantages import group_advantages
@@ -275,14 +276,14 @@ async def outcomes(strategy: Strategy, groups: int, executor_server: Server) -> 
     """Of the honest policy and of the dodging one."""
     rng = random.Random(strategy.name)
     lots = [[rng.random() < ACCURACY for _ in range(PAIRS)] for _ in range(groups)]
-    completions: list[list[Completion]] = []
+    completions: list[list[Episode]] = []
     for number, lot in enumerate(lots):
         a, b = rng.randrange(100, 1000), rng.randrange(100, 1000)
         task = Problem(f"t{number}", "math", "sums", f"What is {a} + {b}?", str(a + b))
         texts = [programs[is_right] for programs in (HONEST, dodging(strategy)) for is_right in lot]
         completions.append(
             [
-                Completion(task, Sample((1,), (0.0,), text, "stop", 0), f"0/{number}/{place}")
+                Episode.single(task, Sample((1,), (0.0,), text, "stop", 0), f"0/{number}/{place}")
                 for place, text in enumerate(texts)
             ]
         )

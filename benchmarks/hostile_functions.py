@@ -19,7 +19,6 @@ from flowright.criteria.constraints import (
 )
 from flowright.criteria.constraints.checkers import InstructedPrompt
 from flowright.criteria.rubrics import replies as rubric_replies
-from flowright.data.preferences import Turn
 from flowright.data.task import Kind, Problem
 from flowright.environments import rollout as records
 from flowright.environments.judging import frames
@@ -51,6 +50,7 @@ from flowright.judging.schemas import BETTER, GRADE, TRUTH, Field
 from flowright.judging.service import bodies, judge_file, openrlhf
 from flowright.judging.verdict import AnswerType, JudgeQuery, RawReply, Verdict
 from flowright.llm import context as sizes, control_tokens, fences, loose_json, replies, wire
+from flowright.llm.chat import Message
 from flowright.llm.context import too_long
 from flowright.llm.transport import RequestError
 from flowright.simulation import (
@@ -327,7 +327,7 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
         for behind in ("", "<think>", "<think></think><score>", "<think></think><score>3</score>")
     ],
     "flowright.environments.judging.frames:frame": lambda text: frames.frame(
-        PointwiseRow((Turn("user", text),), text, 0), frames.wording_of("short")
+        PointwiseRow((Message("user", text),), text, 0), frames.wording_of("short")
     ),
     "flowright.criteria.rubrics.replies:read_presence": lambda text: [
         rubric_replies.read_presence(said, 9) for said in (text, f"```json\n{text}\n```")

@@ -39,7 +39,8 @@ from flowright.config.llm import LlmSection, ModelEntry
 from flowright.config.workflow import RewardSection, WorkflowSection
 from flowright.core.net import DrainingServer, listen
 from flowright.data.task import Kind, Problem
-from flowright.environments.rollout import Completion, Rollout, to_record
+from flowright.environments.episode import Episode
+from flowright.environments.rollout import Rollout, to_record
 from flowright.environments.workflow.reward import WorkflowRollouts, workflow_record
 from flowright.grading.gold import algebra
 from flowright.judging.build import open_judge
@@ -188,7 +189,7 @@ def _place(frame: Any) -> str:
     return " > ".join(dict.fromkeys(shown))
 
 
-def plays(names: Sequence[str], size: int) -> list[Completion]:
+def plays(names: Sequence[str], size: int) -> list[Episode]:
     """All the texts as completions, and each way of asking the executor again and again."""
     tasks = itertools.cycle(TASKS)
     played = [(next(tasks), text) for name in names for text in completions(TEXTS[name](size))]
@@ -199,12 +200,12 @@ def plays(names: Sequence[str], size: int) -> list[Completion]:
         for program in PROGRAMS[task.kind]
     ]
     return [
-        Completion(task, Sample((1,), (0.0,), text, "stop", 0), f"1/{task.id}/{n}")
+        Episode.single(task, Sample((1,), (0.0,), text, "stop", 0), f"1/{task.id}/{n}")
         for n, (task, text) in enumerate(played)
     ]
 
 
-async def roll_out(rollouts: WorkflowRollouts, items: Sequence[Completion]) -> list[Rollout]:
+async def roll_out(rollouts: WorkflowRollouts, items: Sequence[Episode]) -> list[Rollout]:
     """In groups, and each recorded."""
     found: list[Rollout] = []
     for start in range(0, len(items), AT_ONCE):

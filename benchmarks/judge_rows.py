@@ -15,7 +15,7 @@ from shapes import RANK
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 
 from flowright.config.policy import LoraSection, PolicySection
-from flowright.data.preferences import Pair, Turn
+from flowright.data.preferences import Pair
 from flowright.environments.base import TrainingConversation
 from flowright.environments.judging.rows import read_rows
 from flowright.grpo.batch import Group, Trained
@@ -92,7 +92,7 @@ def rows_of_file(path: Path, tokenizer: Path, count: int) -> dict[str, dict[str,
     for pair in pairs:
         better, worse = (
             TrainingConversation(
-                [Message(t.role, t.content) for t in (*pair.conversation, Turn("assistant", a))]
+                [Message(t.role, t.content) for t in (*pair.conversation, Message("assistant", a))]
             )
             for a in (pair.first, pair.second)
         )

@@ -20,8 +20,9 @@ from flowright.config.root import Config
 from flowright.config.run import RunSection
 from flowright.data.loading import build_offline
 from flowright.data.task import Problem
+from flowright.environments.episode import Episode
 from flowright.environments.registry import make_config
-from flowright.environments.rollout import Completion, Rollout
+from flowright.environments.rollout import Rollout
 from flowright.environments.workflow.config import WorkflowConfig
 from flowright.environments.workflow.environment import open_sandbox
 from flowright.environments.workflow.reward import WorkflowRollouts, details_of
@@ -53,7 +54,7 @@ class Delayed:
         return reply
 
 
-def completions(tasks: Sequence[Problem], group: int) -> list[list[Completion]]:
+def completions(tasks: Sequence[Problem], group: int) -> list[list[Episode]]:
     """A group of different workflows for each task: the shapes of its kind in turn."""
     programs = fixed_workflows()
     groups = []
@@ -61,7 +62,7 @@ def completions(tasks: Sequence[Problem], group: int) -> list[list[Completion]]:
         names = shapes_for(task.kind)
         texts = [programs[names[i % len(names)]] for i in range(group)]
         samples = [Sample((), (), text, "stop", 0) for text in texts]
-        groups.append([Completion(task, s, f"{task.id}/{i}") for i, s in enumerate(samples)])
+        groups.append([Episode.single(task, s, f"{task.id}/{i}") for i, s in enumerate(samples)])
     return groups
 
 
@@ -86,7 +87,7 @@ def critical_path(rollout: Rollout) -> int:
 
 
 async def roll_out(
-    config: Config, client: ChatModel, latency: float, groups: list[list[Completion]]
+    config: Config, client: ChatModel, latency: float, groups: list[list[Episode]]
 ) -> tuple[float, list[list[Rollout]]]:
     """Seconds of one rollout phase and its rollouts. The sandbox is new each time: it would
     remember the checks of the phase before."""

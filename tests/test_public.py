@@ -15,7 +15,7 @@ NAMES = {
     *("EnvironmentSection", "make_config"),
     *("Task", "Problem", "read_tasks"),
     *("Environment", "TaskSets", "Baseline", "Demonstration", "Display"),
-    *("Completion", "Rollout", "Reward", "UNSCORED"),
+    *("Episode", "Observation", "Turn", "Rollout", "Reward", "UNSCORED"),
     *("Failure", "Reason", "boundary", "Gold"),
     *("Judge", "JudgeQuery", "Verdict", "JudgeRewardSystem", "create_judge_reward"),
     *("BaseJudgeReward", "RewardResult", "serve_judge_model"),

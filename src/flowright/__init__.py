@@ -24,13 +24,17 @@ if TYPE_CHECKING:
         TaskSets as TaskSets,
     )
     from flowright.environments.display import Display as Display
+    from flowright.environments.episode import (
+        Episode as Episode,
+        Observation as Observation,
+        Turn as Turn,
+    )
     from flowright.environments.registry import (
         load_config as load_config,
         make_config as make_config,
     )
     from flowright.environments.rollout import (
         UNSCORED as UNSCORED,
-        Completion as Completion,
         Reward as Reward,
         Rollout as Rollout,
     )
@@ -64,7 +68,8 @@ PUBLIC = {
     "flowright.environments.registry": ("load_config", "make_config"),
     "flowright.data.task": ("Task", "Problem", "read_tasks"),
     "flowright.environments.base": ("Environment", "TaskSets", "Baseline", "Demonstration"),
-    "flowright.environments.rollout": ("Completion", "Rollout", "Reward", "UNSCORED"),
+    "flowright.environments.episode": ("Episode", "Observation", "Turn"),
+    "flowright.environments.rollout": ("Rollout", "Reward", "UNSCORED"),
     "flowright.environments.display": ("Display",),
     "flowright.core.errors": ("Failure", "Reason", "boundary"),
     "flowright.grading": ("Gold",),

@@ -16,10 +16,10 @@ from flowright.app.exporting import Request, export_model
 from flowright.app.preflight_checks import check_start
 from flowright.app.session import run_training
 from flowright.data.contamination import TrainedOn, conversation_key
-from flowright.data.preferences import Turn
 from flowright.environments.registry import make_config
 from flowright.grpo.ranks import ONE
 from flowright.judging.measuring.benchmark_report import read_record
+from flowright.llm.chat import Message
 from flowright.runs.run_files import read_metrics
 
 ROOT = Path(__file__).parents[2]
@@ -47,7 +47,7 @@ def row(method: str, number: int) -> Row:
 
 
 def key(number: int) -> str:
-    return conversation_key([Turn("user", question(number))])
+    return conversation_key([Message("user", question(number))])
 
 
 def train(

@@ -20,8 +20,8 @@ from flowright.criteria.rubrics.rows import (
     rubric_row,
     verif_row,
 )
-from flowright.data.preferences import Turn
 from flowright.data.row_files import Fault, UnusableRow
+from flowright.llm.chat import Message
 
 Row = dict[str, Any]
 PROMPT = [
@@ -91,7 +91,7 @@ def test_healthbenchs_own_rows_have_their_rubric_in_a_column() -> None:
     given = {"prompt": PROMPT[-1:], "rubrics": [item(["axis:accuracy"])], "prompt_id": "x"}
     read = rubric_row(given, "f:1", Path("oss_eval.jsonl"))
     assert read.source == "oss_eval"
-    assert read.conversation == (Turn("user", "Its capital."),)
+    assert read.conversation == (Message("user", "Its capital."),)
 
 
 BAD_RUBRICS = [

@@ -17,7 +17,7 @@ from flowright.criteria.rubrics.scaffolding import (
     shown_items,
     standard_wording,
 )
-from flowright.data.preferences import Turn
+from flowright.llm.chat import Message
 
 WORDS = standard_wording().scaffold
 ITEMS = [says(f"fruit{n}", float(n - 3 or 1)) for n in range(8)]
@@ -98,7 +98,7 @@ def test_the_message_follows_the_conversations_own() -> None:
     added = scaffolded(ASKED[1:], [says("apple")], WORDS)
     assert [turn.role for turn in added] == ["system", "user"]
     assert scaffolded(ASKED, [], WORDS) == ASKED
-    empty = (Turn("system", ""), *ASKED[1:])
+    empty = (Message("system", ""), *ASKED[1:])
     assert scaffolded(empty, [says("apple")], WORDS) == added
 
 

@@ -14,12 +14,19 @@ from flowright.data.contamination import (
     conversation_key,
     folded as normalised,
 )
-from flowright.data.preferences import Pair, Rated, Turn
+from flowright.data.preferences import Pair, Rated
+from flowright.llm.chat import Message
 
-HELLO, ANSWER, WHY = Turn("user", "Hello?"), Turn("assistant", "Hi."), Turn("user", "Why?")
+HELLO, ANSWER, WHY = (
+    Message("user", "Hello?"),
+    Message("assistant", "Hi."),
+    Message("user", "Why?"),
+)
 
 
-def pair(id: str, *conversation: Turn, source: str = "llmbar", category: str = "natural") -> Pair:
+def pair(
+    id: str, *conversation: Message, source: str = "llmbar", category: str = "natural"
+) -> Pair:
     return Pair(id, source, conversation, "a", "b", "first", category)
 
 
@@ -49,38 +56,38 @@ def test_long_runs_of_marks_are_read_in_pieces() -> None:
 
 
 def test_a_conversation_is_its_turns_without_system_messages() -> None:
-    assert conversation_key([Turn("system", "Be nice."), HELLO]) == conversation_key([HELLO])
-    assert conversation_key([HELLO]) == conversation_key([Turn("user", " hello? ")])
+    assert conversation_key([Message("system", "Be nice."), HELLO]) == conversation_key([HELLO])
+    assert conversation_key([HELLO]) == conversation_key([Message("user", " hello? ")])
     assert len(list(beginnings([HELLO, ANSWER, WHY]))) == 3
-    assert conversation_key([HELLO, ANSWER]) != conversation_key([HELLO, Turn("user", "Hi.")])
+    assert conversation_key([HELLO, ANSWER]) != conversation_key([HELLO, Message("user", "Hi.")])
 
 
 @given(st.lists(st.text(max_size=3), min_size=1, max_size=4), st.text(max_size=5))
 def test_turns_do_not_run_into_each_other(texts: list[str], text: str) -> None:
-    turns = [Turn("user", each) for each in texts]
+    turns = [Message("user", each) for each in texts]
     if len(turns) > 1 or normalised(texts[0]) != normalised(text):
-        assert conversation_key(turns) != conversation_key([Turn("user", text)])
+        assert conversation_key(turns) != conversation_key([Message("user", text)])
 
 
 def test_a_conversation_is_known_by_its_text_whatever_answer_follows() -> None:
     benchmark = {"x": [HELLO], "y": [HELLO, ANSWER, WHY], "z": [WHY]}
 
-    def known(*conversations: list[Turn]) -> list[str]:
+    def known(*conversations: list[Message]) -> list[str]:
         keys = TrainedOn.of_conversations(conversations).conversations
         return [name for name, turns in benchmark.items() if conversation_key(turns) in keys]
 
     assert known([HELLO]) == ["x"]
-    assert known([Turn("user", "HELLO?  "), Turn("assistant", "else")]) == ["x"]
-    assert known([Turn("system", "s"), HELLO, ANSWER, WHY, ANSWER]) == ["x", "y"]
+    assert known([Message("user", "HELLO?  "), Message("assistant", "else")]) == ["x"]
+    assert known([Message("system", "s"), HELLO, ANSWER, WHY, ANSWER]) == ["x", "y"]
     assert known() == known([ANSWER, WHY]) == []
 
 
 def test_a_subset_that_was_trained_on_is_refused_by_name() -> None:
     trained = TrainedOn.of([pair("1", HELLO), Rated("2", "helpsteer2", (WHY,), "a", 3, "train")])
     assert trained.subsets == {"llmbar/natural", "helpsteer2/train"}
-    trained.check([pair("9", Turn("user", "Else?"), category="manual")])
+    trained.check([pair("9", Message("user", "Else?"), category="manual")])
     with pytest.raises(DataError) as caught:
-        trained.check([pair("8", Turn("user", "New?")), pair("1", HELLO)])
+        trained.check([pair("8", Message("user", "New?")), pair("1", HELLO)])
     assert caught.value.problems[0] == "llmbar/natural: the judge was trained on it (2 pairs)"
     assert len(caught.value.problems) == 2
 
@@ -89,7 +96,7 @@ def test_a_conversation_under_another_name_is_refused_by_its_text() -> None:
     trained = TrainedOn.of_conversations([[HELLO, ANSWER]]) | TrainedOn.of([pair("1", WHY)])
     bench = [pair(str(n), HELLO, source="pandalm", category="") for n in range(4)]
     with pytest.raises(DataError) as caught:
-        trained.check([*bench, pair("z", Turn("user", "Fresh"), source="hhh", category="other")])
+        trained.check([*bench, pair("z", Message("user", "Fresh"), source="hhh", category="other")])
     assert caught.value.problems[0] == (
         "pandalm: the judge was trained on 4 of its conversations (0, 1, 2, ...)"
     )

@@ -2,11 +2,12 @@ from collections import Counter
 
 from flowright.data.contamination import conversation_key
 from flowright.data.preference_files import OFF_TOPIC, off_topic_pairs
-from flowright.data.preferences import Pair, Preferred, Rated, Turn
+from flowright.data.preferences import Pair, Preferred, Rated
+from flowright.llm.chat import Message
 
 
 def pair(id: str, question: str, first: str, second: str, label: Preferred = "first") -> Pair:
-    return Pair(id, "own", (Turn("user", question),), first, second, label, strength=2.0)
+    return Pair(id, "own", (Message("user", question),), first, second, label, strength=2.0)
 
 
 FRUIT = [
@@ -36,7 +37,7 @@ def test_the_worse_answer_is_the_better_one_to_a_near_question() -> None:
 def test_a_tie_a_rated_answer_and_a_question_apart_make_none() -> None:
     rows = [
         pair("0", "Name a fruit", "A pear.", "A plum.", "tie"),
-        Rated("1", "own", (Turn("user", "Name a fruit"),), "A pear.", 4),
+        Rated("1", "own", (Message("user", "Name a fruit"),), "A pear.", 4),
         pair("2", "Why?", "So.", "No."),
         pair("3", "Tell me more", "Later.", "No."),
     ]

@@ -22,9 +22,10 @@ from flowright.data.preference_files import (
     split_preferences,
     write_training_file,
 )
-from flowright.data.preferences import Pair, Preferred, Rated, Turn
+from flowright.data.preferences import Pair, Preferred, Rated
 from flowright.data.sources.dataset import read_table
 from flowright.data.sources.registry import PREFERENCES, read_pairs
+from flowright.llm.chat import Message
 
 ROOT = Path(__file__).parents[2]
 Main = Callable[[Sequence[str]], int]
@@ -158,7 +159,12 @@ def test_what_cannot_be_split(raw: Path, names: list[str], held_out: list[str], 
 
 
 def pair(label: Preferred = "second", strength: float | None = None) -> Pair:
-    asked = (Turn("system", "s"), Turn("user", "q"), Turn("assistant", "w"), Turn("user", "où?"))
+    asked = (
+        Message("system", "s"),
+        Message("user", "q"),
+        Message("assistant", "w"),
+        Message("user", "où?"),
+    )
     return Pair("p", "hhh", asked, "one", "two", label, "other", strength)
 
 
@@ -168,7 +174,7 @@ ASKED = [
     {"role": "assistant", "content": "w"},
     {"role": "user", "content": "où?"},
 ]
-RATED = Rated("r", "helpsteer2", (Turn("user", "q"),), "answer", 3, "train")
+RATED = Rated("r", "helpsteer2", (Message("user", "q"),), "answer", 3, "train")
 
 
 def said(text: str) -> dict[str, str]:
@@ -176,7 +182,7 @@ def said(text: str) -> dict[str, str]:
 
 
 def test_sft_has_the_whole_conversation_and_the_better_answer() -> None:
-    best = Rated("b", "helpsteer2", (Turn("user", "q"),), "best", 4)
+    best = Rated("b", "helpsteer2", (Message("user", "q"),), "best", 4)
     rows = rows_of("sft", [pair(), pair("tie"), RATED, best], RowOptions())
     assert rows == [
         {"id": "p", "source": "hhh", "messages": [*ASKED, said("two")]},
@@ -221,7 +227,7 @@ def test_pointwise_has_rated_answers_and_pairs_only_where_grades_are_given() -> 
 
 def test_pairwise_turns_half_of_the_pairs_round() -> None:
     pairs = [
-        Pair(str(n), "hhh", (Turn("user", "q"),), "good", "bad", "first", strength=1.0)
+        Pair(str(n), "hhh", (Message("user", "q"),), "good", "bad", "first", strength=1.0)
         for n in range(400)
     ]
     letters = []

@@ -11,7 +11,7 @@ import true_preferences
 from hypothesis import given, strategies as st
 
 from flowright.core.errors import DataError
-from flowright.data.preferences import PREFERRED, Pair, Rated, Turn
+from flowright.data.preferences import PREFERRED, Pair, Rated
 from flowright.data.sources.comparisons import (
     autoj,
     evalbiasbench,
@@ -30,6 +30,7 @@ from flowright.data.sources.registry import (
     read_pairs,
     read_preferences,
 )
+from flowright.llm.chat import Message
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +116,7 @@ def test_llmbar() -> None:
     assert made == Pair(
         id="manual/7",
         source="llmbar",
-        conversation=(Turn("user", "Say hi."),),
+        conversation=(Message("user", "Say hi."),),
         first="hi",
         second="ho",
         label="second",
@@ -209,9 +210,9 @@ def test_hhh() -> None:
         )
     )
     assert made.conversation == (
-        Turn("user", "Hello?"),
-        Turn("assistant", "Hi.\nWhat is it?"),
-        Turn("user", "Nothing."),
+        Message("user", "Hello?"),
+        Message("assistant", "Hi.\nWhat is it?"),
+        Message("user", "Nothing."),
     )
     assert (made.first, made.second, made.label) == ("Fine.", "Tell me!", "first")
     assert (made.category, made.id) == ("honest", "7")
@@ -234,7 +235,7 @@ def test_helpsteer2(given_strength: int, label: str, strength: float) -> None:
 
 def test_a_rated_answer_of_helpsteer2() -> None:
     made = helpsteer2_rated("val")(row(prompt="hi", response="hello", helpfulness=0))
-    assert made == Rated("val/7", "helpsteer2", (Turn("user", "hi"),), "hello", 0, "val")
+    assert made == Rated("val/7", "helpsteer2", (Message("user", "hi"),), "hello", 0, "val")
 
 
 TWO = {"response_1": "a", "response_2": "b"}

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from flowright.data.preferences import Pair, Preferred, Turn
+from flowright.data.preferences import Pair, Preferred
 from flowright.judging.measuring.measured_judges import (
     AnswerChoice,
     Conversation,
@@ -13,10 +13,11 @@ from flowright.judging.measuring.measured_judges import (
     Rating,
 )
 from flowright.judging.measuring.pair_figures import Judged
+from flowright.llm.chat import Message
 
 
 def pair(name: str, label: Preferred = "first", category: str = "", **more: object) -> Pair:
-    asked = (Turn("user", str(more.pop("question", f"Question {name}?"))),)
+    asked = (Message("user", str(more.pop("question", f"Question {name}?"))),)
     return Pair(name, "mine", asked, f"one {name}", f"another {name}", label, category, **more)  # pyright: ignore[reportArgumentType]
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from flowright.core.errors import FailureError, Reason
 from flowright.criteria.rubrics.rows import Item, RubricRow
-from flowright.data.preferences import Conversation, Turn
-from flowright.llm.chat import ChatReply, ChatRequest, Usage
+from flowright.data.preferences import Conversation
+from flowright.llm.chat import ChatReply, ChatRequest, Message, Usage
 
-ASKED: Conversation = (Turn("system", "Name fruit."), Turn("user", "Which?"))
+ASKED: Conversation = (Message("system", "Name fruit."), Message("user", "Which?"))
 _BLOCK = re.compile(r"^(~{5,}) ([^\n]+)\n(.*?)\n\1$", re.DOTALL | re.MULTILINE)
 
 

@@ -22,8 +22,9 @@ from flowright.config.run import RunSection
 from flowright.core.errors import Failure, Reason
 from flowright.data.task import Problem
 from flowright.environments.base import Environment, TaskSets
+from flowright.environments.episode import Episode
 from flowright.environments.registry import make_config
-from flowright.environments.rollout import UNSCORED, Completion, Reward, Rollout
+from flowright.environments.rollout import UNSCORED, Reward, Rollout
 from flowright.evaluation.perplexity import open_text
 from flowright.grading import Gold
 from flowright.grpo.teacher import Teacher
@@ -48,24 +49,24 @@ class Toy(Environment):
     """Rewards a completion that holds a wanted token. ``lost`` says which completions cannot be
     scored; ``before`` is called with the step whose completions are about to be played."""
 
-    lost: Callable[[Completion], bool] = lambda completion: False
+    lost: Callable[[Episode], bool] = lambda completion: False
     before: Callable[[int], None] = lambda step: None
-    reward: Callable[[Completion], float] = lambda completion: float(
+    reward: Callable[[Episode], float] = lambda completion: float(
         bool(WANTED & set(completion.sample.token_ids))
     )
-    fooled: Callable[[Completion], bool] | None = None  # where there is a judge, and it errs
+    fooled: Callable[[Episode], bool] | None = None  # where there is a judge, and it errs
 
     aliases: ClassVar[Mapping[str, str]] = {"train/policy_loss": "policy/pg_loss"}
 
     def tasks(self) -> TaskSets:
         return TaskSets(TASKS, TASKS)
 
-    async def rollout(self, groups: Sequence[Sequence[Completion]]) -> list[list[Rollout]]:
+    async def rollout(self, groups: Sequence[Sequence[Episode]]) -> list[list[Rollout]]:
         if "evaluation" not in groups[0][0].key:
             self.before(int(groups[0][0].key.split("/")[1]))
         return [[self._one(completion) for completion in group] for group in groups]
 
-    def _one(self, completion: Completion) -> Rollout:
+    def _one(self, completion: Episode) -> Rollout:
         task, sample = completion.task, completion.sample
         if self.lost(completion):
             failure = Failure(Reason.JUDGE_FAILED, "unavailable: connection refused")
@@ -79,7 +80,7 @@ class Toy(Environment):
             gold=Gold(value > 0, "toy"),
         )
 
-    def _judge(self, completion: Completion, right: bool) -> Verdict | None:
+    def _judge(self, completion: Episode, right: bool) -> Verdict | None:
         if self.fooled is None:
             return None
         said = right != self.fooled(completion)
@@ -114,6 +115,10 @@ class Wrapped:
     more: int = 0
     change: Callable[[list[Sample]], list[Sample]] = lambda group: group
     refreshed: Callable[[int], None] = lambda version: None
+
+    @property
+    def batches(self) -> bool:
+        return self.inner.batches
 
     @property
     def version(self) -> int:

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from flowright.core.errors import Failure, Reason
 from flowright.data.task import Task
 from flowright.environments.base import Demonstration, Environment, Scaffold, TaskSets
-from flowright.environments.rollout import UNSCORED, Completion, Reward, Rollout
+from flowright.environments.episode import Episode
+from flowright.environments.rollout import UNSCORED, Reward, Rollout
 from flowright.grading import Gold
 from flowright.llm.chat import Message
 
@@ -20,10 +21,10 @@ class Words(Environment):
         tasks = [Task(f"t{i}", "word", "words", f"Say it, {i}.", "y") for i in range(12)]
         return TaskSets(tasks[:10], tasks[10:])
 
-    async def rollout(self, groups: Sequence[Sequence[Completion]]) -> list[list[Rollout]]:
+    async def rollout(self, groups: Sequence[Sequence[Episode]]) -> list[list[Rollout]]:
         return [[self._one(completion) for completion in group] for group in groups]
 
-    def _one(self, completion: Completion) -> Rollout:
+    def _one(self, completion: Episode) -> Rollout:
         task, sample = completion.task, completion.sample
         if self.config.judge.model == "lost":
             return Rollout(task, sample, UNSCORED, Failure(Reason.JUDGE_FAILED, "unavailable"))

@@ -6,8 +6,8 @@ import tiny_policy  # noqa: F401 - for one thread and no progress bars
 from flowright.app.open_policies import open_policy
 from flowright.config.root import Config
 from flowright.environments.base import make_environment, prompt_encoder
+from flowright.environments.episode import Episode
 from flowright.environments.registry import make_config
-from flowright.environments.rollout import Completion
 from flowright.policy.local import LocalSampler
 from flowright.policy.sampling import Sampling
 
@@ -37,7 +37,7 @@ async def test_a_cold_start_knows_the_form_and_is_at_chance(config: Config) -> N
     groups = await LocalSampler(policy, 256).sample(prompts, 2, Sampling(1.0, 1.0, 48, seed=0))
     rollouts = await made.rollout(
         [
-            [Completion(task, sample, f"{task.id}/{n}") for n, sample in enumerate(group)]
+            [Episode.single(task, sample, f"{task.id}/{n}") for n, sample in enumerate(group)]
             for task, group in zip(tasks.val, groups, strict=True)
         ]
     )

@@ -17,6 +17,7 @@ from flowright.core.report import Fact
 from flowright.criteria.rubrics.rows import Constraint, VerifRow
 from flowright.environments.base import make_environment
 from flowright.environments.display import blocks_of, display_of
+from flowright.environments.episode import Episode
 from flowright.environments.instructions.environment import InstructionsEnvironment
 from flowright.environments.instructions.grader import grader_of, judge_of, open_grader
 from flowright.environments.instructions.reward import (
@@ -28,7 +29,7 @@ from flowright.environments.instructions.reward import (
 )
 from flowright.environments.instructions.tasks import InstructionTask, task_of
 from flowright.environments.registry import make_config
-from flowright.environments.rollout import Completion, Rollout, outcome_metrics, to_record
+from flowright.environments.rollout import Rollout, outcome_metrics, to_record
 from flowright.evaluation.evaluator import make_row
 from flowright.judging.group_judge import GroupJudge
 from flowright.judging.service.app import create_app
@@ -51,9 +52,9 @@ def environment(**instructions: object) -> InstructionsEnvironment:
     return made
 
 
-def completions(task: InstructionTask, *answers: str) -> list[Completion]:
+def completions(task: InstructionTask, *answers: str) -> list[Episode]:
     return [
-        Completion(task, Sample((1,), (0.0,), text, "stop", 0), f"1/{task.id}/{n}")
+        Episode.single(task, Sample((1,), (0.0,), text, "stop", 0), f"1/{task.id}/{n}")
         for n, text in enumerate(answers)
     ]
 

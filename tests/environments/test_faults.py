@@ -17,11 +17,12 @@ from flowright.config.llm import SimulatedSection
 from flowright.core.errors import Reason
 from flowright.data.task import Task
 from flowright.environments.base import make_environment
+from flowright.environments.episode import Episode
 from flowright.environments.instructions.environment import InstructionsEnvironment
 from flowright.environments.instructions.reward import InstructionGrade
 from flowright.environments.instructions.tasks import WORDS, task_of
 from flowright.environments.registry import make_config
-from flowright.environments.rollout import Completion, Rollout
+from flowright.environments.rollout import Rollout
 from flowright.judging.rubrics.criteria_judge import criteria_judge
 from flowright.judging.rubrics.rewards import RubricReward
 from flowright.llm.chat import ChatReply, ChatRequest
@@ -74,7 +75,7 @@ def environment_of(file: Path, kind: str, judge: Mapping[str, object]) -> Instru
     return made
 
 
-def groups_of(tasks: Sequence[Task]) -> list[list[Completion]]:
+def groups_of(tasks: Sequence[Task]) -> list[list[Episode]]:
     """Some of the words that each task asks for, and an answer that says none."""
     groups = []
     for task in tasks:
@@ -82,7 +83,7 @@ def groups_of(tasks: Sequence[Task]) -> list[list[Completion]]:
         answers = [", ".join(words[:n]) or "Nothing at all." for n in range(ATTEMPTS)]
         groups.append(
             [
-                Completion(task, Sample((1,), (0.0,), text, "stop", 0), f"1/{task.id}/{n}")
+                Episode.single(task, Sample((1,), (0.0,), text, "stop", 0), f"1/{task.id}/{n}")
                 for n, text in enumerate(answers)
             ]
         )
@@ -147,7 +148,7 @@ async def test_a_judge_that_comes_back_scores_as_before(tmp_path: Path) -> None:
     row = rubric(says("fig", 3), says("plum", -1))
     task = task_of(row, "fruit", "f:1")
     group = [
-        Completion(task, Sample((1,), (0.0,), text, "stop", 0), f"1/{n}")
+        Episode.single(task, Sample((1,), (0.0,), text, "stop", 0), f"1/{n}")
         for n, text in enumerate(("fig", "fig, plum", "pear"))
     ]
     is_up = True

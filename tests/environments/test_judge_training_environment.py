@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from flowright.core.errors import ConfigError, DataError, Reason
-from flowright.data.preferences import Pair, Turn
+from flowright.data.preferences import Pair
 from flowright.environments.base import make_environment
 from flowright.environments.display import blocks_of, display_of
+from flowright.environments.episode import Episode
 from flowright.environments.judging.display import DISPLAY
 from flowright.environments.judging.environment import JudgingEnvironment
 from flowright.environments.judging.frames import Reading, read
@@ -24,12 +25,12 @@ from flowright.environments.judging.tasks import (
     task_of,
 )
 from flowright.environments.registry import make_config
-from flowright.environments.rollout import Completion, Reward, Rollout, to_record
+from flowright.environments.rollout import Reward, Rollout, to_record
 from flowright.grpo.problems import BatchTask, Form
 from flowright.llm.chat import Message
 from flowright.policy.sampling import Prompt, Sample
 
-QUESTION = (Turn("user", "What is 6 * 7?"),)
+QUESTION = (Message("user", "What is 6 * 7?"),)
 PAIR = Pair("p", "s", QUESTION, "42", "41", "first", strength=1.0)
 TIE = Pair("t", "s", QUESTION, "42", "six times seven", "tie")
 SMALL = {"train": 30, "held_out": 10}
@@ -50,9 +51,9 @@ def score(said: int, sure: str = "") -> str:
     return f"<think>x</think><score>{said}</score>{sure}"
 
 
-def completions(*said: tuple[JudgingTask, str], finish: str = "stop") -> list[Completion]:
+def completions(*said: tuple[JudgingTask, str], finish: str = "stop") -> list[Episode]:
     return [
-        Completion(task, Sample((1,), (0.0,), text, finish, 0), f"0/{n}")  # pyright: ignore
+        Episode.single(task, Sample((1,), (0.0,), text, finish, 0), f"0/{n}")  # pyright: ignore
         for n, (task, text) in enumerate(said)
     ]
 
@@ -295,6 +296,6 @@ def test_ids_are_in_the_order_of_the_rows() -> None:
 
 
 def test_conversations_are_no_start_for_the_embedded_policy() -> None:
-    row = SftRow((*QUESTION, Turn("assistant", "42")), "s", "1")
+    row = SftRow((*QUESTION, Message("assistant", "42")), "s", "1")
     with pytest.raises(ConfigError, match="name another model"):
         environment().demonstrations([conversation_task(row)], 1, 1, 0)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from flowright.core.errors import ConfigError
-from flowright.data.preferences import PREFERRED, Pair, Preferred, Turn
+from flowright.data.preferences import PREFERRED, Pair, Preferred
 from flowright.environments.judging.config import JudgingSection
 from flowright.environments.judging.frames import (
     Kind,
@@ -26,8 +26,9 @@ from flowright.environments.judging.reward import (
     unread,
 )
 from flowright.environments.judging.rows import PointwiseRow
+from flowright.llm.chat import Message
 
-QUESTION = (Turn("user", "Capital of Peru?"),)
+QUESTION = (Message("user", "Capital of Peru?"),)
 POINT = PointwiseRow(QUESTION, "Lima.", 4)
 PAIR = Pair("1", "s", QUESTION, "Lima.", "Rome.", "first")
 
@@ -47,8 +48,12 @@ def test_a_prompt_shows_everything_and_holds_no_verdict(
 
 
 def test_whole_conversations_are_shown() -> None:
-    turns = (Turn("system", "Be brief."), Turn("user", "Hi."), Turn("assistant", "Hello."))
-    row = PointwiseRow((*turns, Turn("user", "Peru?")), "Lima.", 3)
+    turns = (
+        Message("system", "Be brief."),
+        Message("user", "Hi."),
+        Message("assistant", "Hello."),
+    )
+    row = PointwiseRow((*turns, Message("user", "Peru?")), "Lima.", 3)
     content = frame(row, wording_of("short"))[0].content
     for n, turn in enumerate(row.conversation, start=1):
         assert f" MESSAGE {n} of 4, {turn.role}\n{turn.content}\n" in content

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from flowright.core.errors import DataError
-from flowright.data.preferences import Pair, Turn
+from flowright.data.preferences import Pair
 from flowright.data.row_files import Fault
 from flowright.environments.judging.frames import frame, reply_text, wording_of
 from flowright.environments.judging.rows import (
@@ -28,11 +28,12 @@ from flowright.environments.row_tasks import (
     keep_apart,
     lengths_of,
 )
+from flowright.llm.chat import Message
 
 
 def row(*texts: str, answer: str = "Lima.", id: str = "f:1") -> PointwiseRow:
     roles = ("user", "assistant") * len(texts)
-    turns = tuple(Turn(role, text) for role, text in zip(roles, texts, strict=False))  # pyright: ignore
+    turns = tuple(Message(role, text) for role, text in zip(roles, texts, strict=False))  # pyright: ignore
     return PointwiseRow(turns, answer, 3, "s", id)
 
 
@@ -170,9 +171,9 @@ def test_train_gives_way_to_what_is_held_out() -> None:
 
 
 def test_the_split_knows_every_form() -> None:
-    turns = (Turn("user", "Peru?"),)
+    turns = (Message("user", "Peru?"),)
     rows = [
-        SftRow((*turns, Turn("assistant", "Lima."))),
+        SftRow((*turns, Message("assistant", "Lima."))),
         Pair("0", "s", turns, "a", "b", "tie"),
         Pair("1", "s", turns, "a", "b", "first"),
         row("peru"),
@@ -183,7 +184,7 @@ def test_the_split_knows_every_form() -> None:
 
 
 def test_places_are_drawn_and_balanced() -> None:
-    asked = (Turn("user", "?"),)
+    asked = (Message("user", "?"),)
     pairs = [Pair(str(n), "s", asked, f"a {n}", f"b {n}", "first") for n in range(1000)]
     drawn = [in_drawn_order(pair, seed=3) for pair in pairs]
     assert 450 < sum(pair.label == "first" for pair in drawn) < 550

@@ -19,8 +19,9 @@ from flowright.config.root import Config
 from flowright.config.workflow import RewardSection, WorkflowSection
 from flowright.core.errors import ConfigError, Reason
 from flowright.environments.base import make_environment
+from flowright.environments.episode import Episode
 from flowright.environments.registry import load_config, make_config
-from flowright.environments.rollout import Completion, Rollout, outcome_metrics, to_record
+from flowright.environments.rollout import Rollout, outcome_metrics, to_record
 from flowright.environments.workflow.reward import WorkflowRollouts
 from flowright.grpo.advantages import group_advantages
 from flowright.judging.build import open_terms
@@ -75,9 +76,9 @@ class Half:
         return Verdict(float(right), right, "llm", "ok", "", 1, self.name, Usage(1, 10, 5))
 
 
-def completions(of: Any, *texts: str) -> list[Completion]:
+def completions(of: Any, *texts: str) -> list[Episode]:
     return [
-        Completion(of, Sample((7, n), (0.0, 0.0), text, "stop", 0), f"0/1/0/{n}")
+        Episode.single(of, Sample((7, n), (0.0, 0.0), text, "stop", 0), f"0/1/0/{n}")
         for n, text in enumerate(texts)
     ]
 

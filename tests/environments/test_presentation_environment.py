@@ -9,6 +9,7 @@ import pytest
 from flowright.core.errors import ConfigError, Reason
 from flowright.environments.base import make_environment
 from flowright.environments.display import blocks_of, display_of
+from flowright.environments.episode import Episode
 from flowright.environments.presentation.environment import PresentationEnvironment
 from flowright.environments.presentation.reward import answered, backward, details_of
 from flowright.environments.presentation.tasks import (
@@ -25,7 +26,7 @@ from flowright.environments.presentation.tasks import (
     small_questions,
 )
 from flowright.environments.registry import make_config
-from flowright.environments.rollout import Completion, Rollout, to_record
+from flowright.environments.rollout import Rollout, to_record
 from flowright.policy.sampling import Sample
 
 EXACT = {"judge_true_positive": 1.0, "judge_false_positive": 0.0}
@@ -50,10 +51,10 @@ def said(text: str) -> str:
     return str(Choice(way, tuple(found))) if colon else text
 
 
-def group(task: SmallQuestion, *choices: str) -> list[Completion]:
+def group(task: SmallQuestion, *choices: str) -> list[Episode]:
     """Attempts at a question: choices by their short names, or other texts."""
     return [
-        Completion(task, Sample((1,), (0.0,), said(text), "stop", 0), f"1/{task.id}/{n}")
+        Episode.single(task, Sample((1,), (0.0,), said(text), "stop", 0), f"1/{task.id}/{n}")
         for n, text in enumerate(choices)
     ]
 

@@ -15,7 +15,7 @@ from hypothesis import given, strategies as st
 from pyarrow import parquet
 
 from flowright.core.errors import DataError
-from flowright.data.preferences import Pair, Turn
+from flowright.data.preferences import Pair
 from flowright.data.row_files import RowFile, UnusableRow
 from flowright.environments.judging.rows import (
     FORMS,
@@ -26,6 +26,7 @@ from flowright.environments.judging.rows import (
     read_rows,
     typed,
 )
+from flowright.llm.chat import Message
 
 Row = dict[str, Any]
 ASKED = [
@@ -34,7 +35,7 @@ ASKED = [
     {"role": "assistant", "content": "What of it?"},
     {"role": "user", "content": "Its capital."},
 ]
-TURNS = tuple(Turn(message["role"], message["content"]) for message in ASKED)  # pyright: ignore
+TURNS = tuple(Message(message["role"], message["content"]) for message in ASKED)  # pyright: ignore
 
 
 def said(content: Any, **label: Any) -> Row:
@@ -69,7 +70,7 @@ def one(form: Form, row: Mapping[str, Any]) -> Any:
 
 
 def test_the_four_forms_are_read() -> None:
-    assert one("sft", SFT) == SftRow((*TURNS, Turn("assistant", "Lima.")), "f", "f:1")
+    assert one("sft", SFT) == SftRow((*TURNS, Message("assistant", "Lima.")), "f", "f:1")
     assert one("bradley_terry", CHOSEN) == Pair("f:1", "f", TURNS, "Lima.", "Rome.", "first")
     assert one("pointwise", POINT) == PointwiseRow(TURNS, "Lima.", 3, "helpsteer2", "f:1")
     assert one("pairwise", PAIR) == Pair(

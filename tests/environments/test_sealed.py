@@ -9,11 +9,11 @@ import pytest
 from flowright.core.errors import DataError
 from flowright.data.contamination import TrainedOn
 from flowright.data.preference_files import HELD_OUT
-from flowright.data.preferences import Turn
 from flowright.environments.base import make_environment
 from flowright.environments.judging.config import BENCHMARKS, JudgingSection
 from flowright.environments.judging.tasks import load_conversations, load_rows, read_benchmarks
 from flowright.environments.registry import make_config
+from flowright.llm.chat import Message
 
 Row = dict[str, Any]
 
@@ -69,7 +69,7 @@ def raw(tmp_path: Path) -> Path:
 def test_a_benchmark_is_known_by_the_name_of_a_source(source: str, name: str | None) -> None:
     sealed = read_benchmarks(BENCHMARKS, Path("none"))
     why = f"its source is {name}, a benchmark" if name else ""
-    assert sealed.why_not(source, (Turn("user", "What?"),)) == why
+    assert sealed.why_not(source, (Message("user", "What?"),)) == why
     assert sealed.unread == BENCHMARKS
 
 
@@ -111,7 +111,7 @@ def test_what_is_held_out_of_files_is_sealed() -> None:
 
 def test_what_stands_beside_the_files_is_known_too(tmp_path: Path) -> None:
     """Subsets, where rows name a source alone, and what a judgement was about."""
-    beside = TrainedOn.of_conversations([[Turn("user", "Judged.")]])
+    beside = TrainedOn.of_conversations([[Message("user", "Judged.")]])
     (beside | TrainedOn(frozenset({"llmbar/natural"}))).write(tmp_path)
     rows = [row("a", "llmbar"), row("b", "llmbar"), row("c", "other")]
     judging = section(tmp_path, *rows).model_dump()

@@ -10,7 +10,7 @@ import pytest
 
 from flowright.core.batch_calls import ServerDown
 from flowright.core.errors import DataError, FailureError, Reason
-from flowright.data.preferences import Pair, Preferred, Turn
+from flowright.data.preferences import Pair, Preferred
 from flowright.environments.judging.config import JudgingSection, KnownRuleSection
 from flowright.environments.judging.frames import Reading, frame, read, reply_text, wording_of
 from flowright.environments.judging.rows import JudgedRow, PointwiseRow, conversation_key
@@ -34,7 +34,7 @@ from flowright.judging.verdict import JudgeQuery, RawReply, Status, Verdict
 from flowright.llm.chat import Message
 
 WORDS = wording_of("short")
-QUESTION = (Turn("user", "What is 6 * 7?"),)
+QUESTION = (Message("user", "What is 6 * 7?"),)
 LONG = "First we look at the numbers. Six is even and seven is odd. Their product is 42, so we say."
 
 
@@ -85,7 +85,7 @@ def test_no_prompt_is_on_both_sides(pairs: KnownRows, scores: KnownRows) -> None
 
 
 def test_the_rule_counts_what_was_asked_for() -> None:
-    asked = (Turn("user", "Name lime, kale, corn, plum."),)
+    asked = (Message("user", "Name lime, kale, corn, plum."),)
     pair = Pair("1", "", asked, "Take plum soup lime kale", "Take milk beet corn okra", "first")
     assert named(pair) == (3, 1) and true_label(pair) == "first"
     assert steps(pair) == "In A: plum lime kale = 3. In B: corn = 1. more A, fewer B."

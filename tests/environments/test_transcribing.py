@@ -11,10 +11,11 @@ from command_lines import command
 from flowright.core.batch_calls import ServerDown
 from flowright.core.errors import FailureError, Reason
 from flowright.data.contamination import TrainedOn
-from flowright.data.preferences import Pair, Turn
+from flowright.data.preferences import Pair
 from flowright.environments.judging.frames import Reading, read, reply_text, wording_of
 from flowright.environments.judging.rows import JudgedRow, SftRow, read_rows
 from flowright.environments.judging.transcripts import RowAttempts, transcribe
+from flowright.llm.chat import Message
 
 ROOT = Path(__file__).parents[2]
 WORDS = wording_of("short")
@@ -100,7 +101,7 @@ def test_mistakes_are_one_line(
 
 
 ROWS = [
-    Pair(str(n), "s", (Turn("user", f"{n}?"),), "a", "b", "first" if n % 2 else "second")
+    Pair(str(n), "s", (Message("user", f"{n}?"),), "a", "b", "first" if n % 2 else "second")
     for n in range(6)
 ]
 

@@ -11,8 +11,9 @@ from flowright.config.workflow import RewardSection, WorkflowSection
 from flowright.core.errors import Reason
 from flowright.data.task import Problem
 from flowright.environments.base import make_environment
+from flowright.environments.episode import Episode
 from flowright.environments.registry import make_config
-from flowright.environments.rollout import Completion, Rollout
+from flowright.environments.rollout import Rollout
 from flowright.environments.workflow.environment import workflow_metrics
 from flowright.environments.workflow.reward import WorkflowRollouts
 from flowright.evaluation.evaluator import score
@@ -43,7 +44,7 @@ async def rolled_out(
     ranking: GroupJudge | None = None,
 ) -> list[Rollout]:
     samples = [
-        Completion(of, Sample((1,), (0.0,), SAYS.format(text), "stop", 0), f"0/1/0/{n}")
+        Episode.single(of, Sample((1,), (0.0,), SAYS.format(text), "stop", 0), f"0/1/0/{n}")
         for n, text in enumerate(answers)
     ]
     async with (
@@ -73,7 +74,7 @@ async def test_code_whose_tests_could_not_be_run_is_unscored_and_not_judged(
     judge, sandbox, of = Asked(), LostSandbox(workers=1), task("code")
     texts = ["def add(a, b): return a + b", "def add(a, b): return 0"]
     completions = [
-        Completion(of, Sample((1,), (0.0,), SAYS.format(text), "stop", 0), f"0/1/0/{n}")
+        Episode.single(of, Sample((1,), (0.0,), SAYS.format(text), "stop", 0), f"0/1/0/{n}")
         for n, text in enumerate(texts)
     ]
     async with Executor(ScriptedModel(), sandbox, WorkflowSection(workers=1)) as executor:

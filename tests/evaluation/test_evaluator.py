@@ -17,10 +17,10 @@ from flowright.core.errors import Failure, Reason
 from flowright.core.statistics import bootstrap, pass_at
 from flowright.data.task import Kind, Problem, Task
 from flowright.environments.base import Baseline
+from flowright.environments.episode import Episode
 from flowright.environments.registry import make_config
 from flowright.environments.rollout import (
     UNSCORED,
-    Completion,
     Reward,
     Rollout,
     Spent,
@@ -392,7 +392,7 @@ class Table(WorkflowEnvironment):
     def simulated(self) -> bool:
         return True
 
-    async def rollout(self, groups: Sequence[Sequence[Completion]]) -> list[list[Rollout]]:
+    async def rollout(self, groups: Sequence[Sequence[Episode]]) -> list[list[Rollout]]:
         await asyncio.sleep(0)
         self.largest = max(self.largest, sum(len(group) for group in groups))
         self.keys += [c.key for group in groups for c in group]

@@ -11,8 +11,9 @@ from flowright.app.comparison_tables import comparison_section
 from flowright.core.errors import Failure, Reason
 from flowright.data.task import Task
 from flowright.environments.base import Baseline, Environment
+from flowright.environments.episode import Episode
 from flowright.environments.registry import make_config
-from flowright.environments.rollout import UNSCORED, Completion, Reward, Rollout
+from flowright.environments.rollout import UNSCORED, Reward, Rollout
 from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, compare
 from flowright.evaluation.evaluator import Evaluator, Score, TableRow, Validation, row_of, score
 from flowright.policy.sampling import Prompt, Sample, Sampling
@@ -32,7 +33,7 @@ class Essays(Environment):
     def reward_bounds(self) -> tuple[float, float] | None:
         return (-1.0, 1.0)
 
-    async def rollout(self, groups: Sequence[Sequence[Completion]]) -> list[list[Rollout]]:
+    async def rollout(self, groups: Sequence[Sequence[Episode]]) -> list[list[Rollout]]:
         self.rolled += sum(map(len, groups))
         return [[rolled(c.task, c.sample.text) for c in group] for group in groups]
 

@@ -6,11 +6,12 @@ import pytest
 from tiny_policy import checkpoint, tiny_policy
 
 from flowright.core.errors import RunError
-from flowright.data.preferences import Pair, Turn
+from flowright.data.preferences import Pair
 from flowright.evaluation.trained_judge import open_trained_judge
 from flowright.judging.measuring.benchmark_judges import JudgeName, open_measured_judge
+from flowright.llm.chat import Message
 
-PAIR = Pair("1", "own", (Turn("user", "Say a."),), "a", "bcd", "first")
+PAIR = Pair("1", "own", (Message("user", "Say a."),), "a", "bcd", "first")
 CONFIG = Path("config/judge_server.yaml")
 
 
@@ -23,7 +24,7 @@ async def test_a_folder_is_a_judge_that_ranks_by_its_scores(tmp_path: Path) -> N
         judge = opened.judge
         scores = [(await judge.rate(PAIR.conversation, a, "")).score for a in ("a", "bcd")]
         games = await judge.compare(PAIR)
-        refused = await judge.rate((Turn("system", "Judge."), *PAIR.conversation), "a", "")
+        refused = await judge.rate((Message("system", "Judge."), *PAIR.conversation), "a", "")
     assert judge.name == "judge" and None not in scores and scores[0] != scores[1]
     assert games.straight.scores == pytest.approx(scores, abs=1e-5)
     assert games.straight == games.swapped

@@ -12,8 +12,8 @@ from flowright.app.preflight_checks import check_checkpoint
 from flowright.app.terminal import note_best
 from flowright.config.policy import LoraSection, PolicySection
 from flowright.core.errors import RunError
+from flowright.environments.episode import Episode
 from flowright.environments.registry import make_config
-from flowright.environments.rollout import Completion
 from flowright.runs.checkpoints import Best, best_of, checkpoint_of, chosen_as_best, read_best
 from flowright.runs.directory import check_checkpoints
 
@@ -24,10 +24,10 @@ CONFIG = configured(
 )
 
 
-def right_in(*evaluations: int) -> Callable[[Completion], float]:
+def right_in(*evaluations: int) -> Callable[[Episode], float]:
     """All right in these evaluations, all wrong in others; one in two while training."""
 
-    def reward(completion: Completion) -> float:
+    def reward(completion: Episode) -> float:
         _, kind, *rest = completion.key.split("/")
         if kind == "evaluation":
             return float(int(rest[0]) in evaluations)

@@ -26,7 +26,7 @@ from flowright.grpo.objectives import (
 
 LOW, HIGH = 0.2, 0.28
 PPO_LIKE = ("grpo", "dr_grpo", "dapo")
-EVERY = (*PPO_LIKE, "gspo", "gmpo", "cispo", "sapo", "clip_cov", "kl_cov")
+EVERY = (*PPO_LIKE, "gspo", "gsspo", "gmpo", "cispo", "sapo", "clip_cov", "kl_cov")
 
 
 def test_every_objective_is_here() -> None:

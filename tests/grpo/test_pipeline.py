@@ -14,7 +14,8 @@ from toy_run import TASKS, Killed, Toy, Wrapped, configured, train
 from flowright.config.grpo import GrpoSection
 from flowright.core.errors import RunPaused
 from flowright.data.mixture import Mixture
-from flowright.environments.rollout import UNSCORED, Completion, Reward, Rollout
+from flowright.environments.episode import Episode
+from flowright.environments.rollout import UNSCORED, Reward, Rollout
 from flowright.grpo.advantages import group_advantages
 from flowright.grpo.batch import (
     Group,
@@ -41,7 +42,7 @@ class Timed(Toy):
     seconds: Callable[[int], float] = lambda step: 0.0
     events: list[str] = field(default_factory=list)
 
-    async def rollout(self, groups: Sequence[Sequence[Completion]]) -> list[list[Rollout]]:
+    async def rollout(self, groups: Sequence[Sequence[Episode]]) -> list[list[Rollout]]:
         place = groups[0][0].key.split("/")[1]
         if place != "evaluation":
             self.events.append(f"begin {place}")
@@ -65,7 +66,7 @@ async def test_without_staleness_the_run_is_the_sequential_loop_bit_for_bit(
         sampling = Sampling(1.0, 1.0, 6, config.seed * SEED_STRIDE + step)
         drawn = await sampler.sample(prompts, 4, sampling)
         groups = [
-            [Completion(task, sample, f"1/{step}/0/0") for sample in group]
+            [Episode.single(task, sample, f"1/{step}/0/0") for sample in group]
             for task, group in zip(tasks, drawn, strict=True)
         ]
         rewards = [[r.reward.value for r in group] for group in await toy.rollout(groups)]
@@ -197,7 +198,7 @@ async def test_what_is_still_rolled_out_is_stopped_with_the_run(tmp_path: Path):
     assert asyncio.all_tasks() == before
 
 
-def dull(completion: Completion) -> float:
+def dull(completion: Episode) -> float:
     """No signal on the first round of a step; afterwards by the parity of the first token."""
     if "/round-" not in completion.key:
         return 1.0
@@ -266,7 +267,8 @@ def played(rewards: Sequence[float | None], finish: Sequence[Any]) -> Batch:
     given = [UNSCORED if r is None else Reward(r, {"correctness": r}) for r in rewards]
     rollouts = [Rollout(TASKS[0], s, r) for s, r in zip(samples, given, strict=True)]
     prompts, bare = [Prompt((1, 2, 3), False)] * len(samples), [None] * len(samples)
-    return Batch([prompts], [bare], [samples], [rollouts])
+    episodes = [Episode.single(TASKS[0], sample, "") for sample in samples]
+    return Batch([prompts], [bare], [episodes], [rollouts])
 
 
 def test_what_was_cut_leaves_the_loss_but_counts_in_its_group():

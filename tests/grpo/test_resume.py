@@ -21,7 +21,8 @@ from flowright.core.errors import UserError
 from flowright.core.files import Lock
 from flowright.data.task import Problem
 from flowright.environments.base import TaskSets
-from flowright.environments.rollout import Completion, Rollout
+from flowright.environments.episode import Episode
+from flowright.environments.rollout import Rollout
 from flowright.runs.run_files import read_config, read_metrics, read_rollouts
 
 QUIET = {"every": 0}
@@ -179,7 +180,7 @@ class Own(Toy):
     def tasks(self) -> TaskSets:
         return TaskSets(self.problems, self.problems)
 
-    async def rollout(self, groups: Sequence[Sequence[Completion]]) -> list[list[Rollout]]:
+    async def rollout(self, groups: Sequence[Sequence[Episode]]) -> list[list[Rollout]]:
         for group in groups:
             for completion in group:
                 self.seen.setdefault(completion.task.id, completion.key)

@@ -93,7 +93,9 @@ async def hinted_batch(rewards: Sequence[float] = (1.0, 0.0, 0.25, 0.5)) -> Batc
         for problem, samples_G in zip(problems, samples_P_G, strict=True)
     ]
     prompts_P_G, shown_P_G = [p.prompts(4) for p in problems], [p.shown(4) for p in problems]
-    return Batch(prompts_P_G, shown_P_G, samples_P_G, rollouts_P_G)
+    pairs = zip(problems, samples_P_G, strict=True)
+    episodes_P_G = [p.episodes(some, f"1/1/{p.place}") for p, some in pairs]
+    return Batch(prompts_P_G, shown_P_G, episodes_P_G, rollouts_P_G)
 
 
 def groups_of(batch: Batch) -> list[Group]:

@@ -19,7 +19,8 @@ from toy_run import TASKS, Killed, Toy, Wrapped, configured, train
 
 from flowright.core.errors import RunError, RunPaused
 from flowright.data.mixture import Mixture
-from flowright.environments.rollout import Completion, Rollout
+from flowright.environments.episode import Episode
+from flowright.environments.rollout import Rollout
 from flowright.policy.local import LocalSampler
 from flowright.policy.model_thread import on_model_thread
 from flowright.runs.run_files import read_metrics, read_rollouts, read_state, rollout_steps
@@ -104,7 +105,7 @@ async def test_groups_without_a_signal_leave_the_policy_as_it_is(tmp_path: Path)
         assert not {"policy/loss", "policy/kl", "policy/grad_norm"} & row.keys()
 
 
-def third(completion: Completion) -> bool:
+def third(completion: Episode) -> bool:
     return "evaluation" not in completion.key and completion.key.endswith("/2")
 
 
@@ -128,7 +129,7 @@ async def test_an_unscored_sample_leaves_the_update_as_if_it_had_not_been_there(
 
 
 async def test_a_group_with_one_scored_sample_is_dropped_and_counted(tmp_path: Path):
-    def all_but_one(completion: Completion) -> bool:
+    def all_but_one(completion: Episode) -> bool:
         return re.search("/0/[123]$", completion.key) is not None
 
     config = configured({"steps": 1, "max_unscored": 0.5}, evaluation={"every": 0})
@@ -169,7 +170,7 @@ async def test_as_many_unscored_samples_as_allowed_do_not_pause(tmp_path: Path):
     assert done.step == 1
 
 
-def third_step(completion: Completion) -> bool:
+def third_step(completion: Episode) -> bool:
     return completion.key.startswith("1/3/")
 
 

@@ -10,7 +10,7 @@ from judge_doubles import ScriptedModel, reply, unavailable
 
 from flowright.config.judge import JudgeSection
 from flowright.core.errors import UserError
-from flowright.data.preferences import Pair, Turn
+from flowright.data.preferences import Pair
 from flowright.judging.measuring.benchmark_judges import (
     ModelJudge,
     ServiceJudge,
@@ -29,9 +29,9 @@ from flowright.judging.measuring.measured_judges import (
     to_row,
 )
 from flowright.judging.verdict import JudgeQuery, Verdict
-from flowright.llm.chat import ChatRequest
+from flowright.llm.chat import ChatRequest, Message
 
-PAIR = Pair("1", "mine", (Turn("user", "Say hello."),), "Hello!", "Goodbye.", "first")
+PAIR = Pair("1", "mine", (Message("user", "Say hello."),), "Hello!", "Goodbye.", "first")
 Said = Callable[[ChatRequest], Any]
 
 
@@ -129,8 +129,8 @@ async def test_a_whole_conversation_is_shown() -> None:
         seen.append(request.messages[-1].content)
         return {"reason": "", "better": "A"}
 
-    turns = (Turn("system", "Be brief."), Turn("user", "2 + 2?"), Turn("assistant", "4"),
-             Turn("user", "And 3?"))  # fmt: skip
+    turns = (Message("system", "Be brief."), Message("user", "2 + 2?"), Message("assistant", "4"),
+             Message("user", "And 3?"))  # fmt: skip
     await model(said).compare(Pair("1", "mine", turns, "7", "8", "first"))
     assert all(turn.content in seen[0] for turn in turns) and "REFERENCE" not in seen[0]
 

@@ -10,7 +10,7 @@ from exam_doubles import Comparing, Gullible, items, verdict
 
 from flowright.core.batch_calls import ServerDown
 from flowright.core.errors import UserError
-from flowright.data.preferences import Pair, Turn
+from flowright.data.preferences import Pair
 from flowright.judging.measuring.exam_probes import (
     EQUAL,
     ExamPlan,
@@ -28,6 +28,7 @@ from flowright.judging.measuring.judge_exam import (
     service,
 )
 from flowright.judging.verdict import JudgeQuery, Verdict
+from flowright.llm.chat import Message
 
 SMALL = ExamPlan(repeats=2, resamples=500, concurrency=4)
 
@@ -238,7 +239,7 @@ def test_what_is_kept_of_an_outcome() -> None:
 
 async def test_pairs_of_evalbiasbench_are_a_row_of_their_own() -> None:
     """A judge that prefers what is shown as ``answer``: the better one, whichever stands first."""
-    asked = (Turn("user", "Which?"),)
+    asked = (Message("user", "Which?"),)
     biased = [
         Pair("1", "evalbiasbench", asked, "plain", "showy", "first"),
         Pair("2", "evalbiasbench", asked, "showy", "plain", "second"),

@@ -11,8 +11,9 @@ from hypothesis import given, strategies as st
 from pyarrow import parquet
 
 from flowright.core.errors import DataError
-from flowright.data.preferences import Pair, Turn
+from flowright.data.preferences import Pair
 from flowright.judging.measuring.pair_files import read_outputs, read_pairs_file
+from flowright.llm.chat import Message
 
 OURS = {"question": "2 + 2?", "first": "4", "second": "5", "label": "first"}
 TURNS = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]
@@ -30,7 +31,7 @@ def test_llmbars_form(tmp_path: Path) -> None:
     row = {"input": "2 + 2?", "output_1": "4", "output_2": "5", "label": 2}
     path.write_text(json.dumps([row]))
     (pair,) = read_pairs_file(path).rows
-    assert pair == Pair("1", "dataset.json", (Turn("user", "2 + 2?"),), "4", "5", "second")
+    assert pair == Pair("1", "dataset.json", (Message("user", "2 + 2?"),), "4", "5", "second")
 
 
 def test_our_own_form(tmp_path: Path) -> None:
@@ -39,7 +40,7 @@ def test_our_own_form(tmp_path: Path) -> None:
     whole = {**{k: v for k, v in OURS.items() if k != "question"}, "conversation": turns, **told}
     first, second = read_pairs_file(lines(tmp_path / "a.jsonl", OURS, whole)).rows
     assert (first.id, first.source, first.question) == ("1", "a.jsonl", "2 + 2?")
-    conversation = (Turn("system", "Be brief."), Turn("user", "2 + 2?"))
+    conversation = (Message("system", "Be brief."), Message("user", "2 + 2?"))
     votes = ("tie", "first")
     assert second == Pair("x", "s", conversation, "4", "5", "first", "c", 2, votes)
 

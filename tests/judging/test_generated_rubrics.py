@@ -9,7 +9,7 @@ from command_lines import command
 
 from flowright.core.errors import DataError
 from flowright.criteria.rubrics.rows import Item, read_rubrics
-from flowright.data.preferences import Pair, Turn
+from flowright.data.preferences import Pair
 from flowright.judging.measuring.measured_judges import GameOutcome, Games
 from flowright.judging.rubrics.proposals import (
     CRITERIA,
@@ -20,9 +20,10 @@ from flowright.judging.rubrics.proposals import (
     to_items,
 )
 from flowright.judging.rubrics.selection import check_labels, games_share, rubric_share, select
+from flowright.llm.chat import Message
 
 Main = Callable[[Sequence[str]], int]
-PAIR = Pair("1", "s", (Turn("user", "Why is the sky blue?"),), "Rayleigh.", "It is.", "second")
+PAIR = Pair("1", "s", (Message("user", "Why is the sky blue?"),), "Rayleigh.", "It is.", "second")
 
 
 def item(text: str, points: float = 1.0) -> Item:

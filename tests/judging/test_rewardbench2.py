@@ -13,7 +13,6 @@ from command_lines import command
 from pyarrow import parquet
 
 from flowright.core.errors import DataError
-from flowright.data.preferences import Turn
 from flowright.judging.measuring.benchmark_rows import ask_rows
 from flowright.judging.measuring.measured_judges import AnswerChoice, Rating
 from flowright.judging.measuring.pair_files import read_rewardbench2
@@ -27,8 +26,9 @@ from flowright.judging.measuring.rewardbench2 import (
     ties_columns,
     ties_score,
 )
+from flowright.llm.chat import Message
 
-ASKED = (Turn("user", "Name a colour."),)
+ASKED = (Message("user", "Name a colour."),)
 
 
 def rated(*ratings: float | None) -> Ballot:
@@ -37,7 +37,7 @@ def rated(*ratings: float | None) -> Ballot:
 
 
 def best(name: str, subset: str, *answers: str, correct: int = 1) -> BestOfPrompt:
-    return BestOfPrompt(name, subset, (Turn("user", f"{subset} {name}?"),), answers, correct)
+    return BestOfPrompt(name, subset, (Message("user", f"{subset} {name}?"),), answers, correct)
 
 
 def test_the_best_of_four() -> None:
@@ -144,7 +144,7 @@ def test_rows_as_they_are_published(tmp_path: Path) -> None:
     assert read.problems == ()
     first, second = read.rows
     assert first == BestOfPrompt(
-        "7", "Precise IF", (Turn("user", "Say it."),), ("a", "b", "c", "d"), 1
+        "7", "Precise IF", (Message("user", "Say it."),), ("a", "b", "c", "d"), 1
     )
     assert (second.correct, second.pair, second.cluster) == (2, ("tied", "4"), "Ties/4")
 

@@ -12,7 +12,7 @@ from flowright.config.judge import JudgeSection
 from flowright.config.workflow import ExecutorSection, RewardSection, WorkflowSection
 from flowright.core.errors import Blame
 from flowright.data.task import KINDS, Kind, Problem
-from flowright.environments.rollout import Completion
+from flowright.environments.episode import Episode
 from flowright.environments.workflow.reward import WorkflowRollouts, details_of
 from flowright.judging.build import build_judge
 from flowright.llm.client import ChatClient
@@ -65,7 +65,7 @@ async def test_every_attempt_that_a_server_answers_gets_a_reward(
     rollouts = WorkflowRollouts(executor, judge, sandbox, RewardSection())
     programs = [*fixed_workflows(kind).values(), *GONE_WRONG]
     completions = [
-        Completion(TASKS[kind], Sample((1,), (0.0,), text, "stop", 0), f"real/{kind}/{number}")
+        Episode.single(TASKS[kind], Sample((1,), (0.0,), text, "stop", 0), f"real/{kind}/{number}")
         for number, text in enumerate(programs)
     ]
     (played,) = await rollouts.rollout([completions])

@@ -17,8 +17,8 @@ from rich.console import Console
 from flowright.core.errors import RunError
 from flowright.core.files import write_json
 from flowright.environments.base import make_environment
+from flowright.environments.episode import Episode
 from flowright.environments.registry import load_config
-from flowright.environments.rollout import Completion
 from flowright.evaluation.evaluator import keep_answers
 from flowright.policy.sampling import Sample
 from flowright.runs.run_files import read_answers
@@ -55,7 +55,7 @@ async def finish(run: StudyRun, nonsense: int = 0) -> None:
         said = [f"{WAYS.get(task.kind, 'guess quickly')}: {SAYS[run.cell.name]}", "what?"]
         texts = said[: 1 + nonsense]
         samples = [Sample((), (), text, "stop", 0) for text in texts]
-        groups.append([Completion(task, s, f"{task.id}/{i}") for i, s in enumerate(samples)])
+        groups.append([Episode.single(task, s, f"{task.id}/{i}") for i, s in enumerate(samples)])
     run.folder.mkdir(parents=True)
     keep_answers(run.folder, environment, await environment.rollout(groups))
     write_json(run.folder / "state.json", {"status": "finished", "simulated": True})

@@ -20,7 +20,7 @@ from flowright.core.errors import ConfigError, RunError
 from flowright.core.journal import changes_of
 from flowright.data.mixture import Mixture
 from flowright.environments.base import Environment, TaskSets, make_environment
-from flowright.environments.rollout import Completion
+from flowright.environments.episode import Episode
 from flowright.llm.counters import metrics_since
 from flowright.policy.sampling import Sample
 from flowright.runs.run_files import read_config, read_metrics
@@ -246,7 +246,7 @@ async def _probed(config: Config, tasks: TaskSets) -> Basis:
         )
     groups = [
         [
-            Completion(task, Sample((), (), one.completion, "stop", -1), f"plan/{task.id}/{i}")
+            Episode.single(task, Sample((), (), one.completion, "stop", -1), f"plan/{task.id}/{i}")
             for i, one in enumerate(baselines)
         ]
         for task in some

@@ -27,8 +27,9 @@ from flowright.core.formatting import NOTHING, Record, duration, format_value, o
 from flowright.core.untrusted import one_line, visible
 from flowright.data.task import Task
 from flowright.environments.base import Environment, make_environment
+from flowright.environments.episode import Episode
 from flowright.environments.registry import load_config
-from flowright.environments.rollout import Completion, to_record
+from flowright.environments.rollout import to_record
 from flowright.llm.fences import fenced
 from flowright.policy.sampling import Sample
 from flowright.runs.run_files import (
@@ -158,7 +159,7 @@ async def play(opening: ReplayedAttempt, program: str | None = None) -> dict[str
     key = str(record.get("key") or f"{opening.config.seed}/{step}/{group}/{index}")
     environment = opening.environment
     async with environment.open(opening.tasks):
-        groups = await environment.rollout([[Completion(opening.task, sample, key)]])
+        groups = await environment.rollout([[Episode.single(opening.task, sample, key)]])
         rollout = groups[0][0]
         return to_record(rollout, environment.record(rollout), step, group, index, None)
 

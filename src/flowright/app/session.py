@@ -52,6 +52,7 @@ from flowright.evaluation.perplexity import (
 from flowright.evaluation.probe import probe
 from flowright.evaluation.trained_judge import calibrate_run
 from flowright.grpo.checkpoint import Saves, load_weights
+from flowright.grpo.episodes import Player
 from flowright.grpo.fixed_data import FixedData, FixedDataValidation
 from flowright.grpo.learner import Learner
 from flowright.grpo.objectives import choices_of, resolved
@@ -65,6 +66,7 @@ from flowright.policy.head import ScalarHead
 from flowright.policy.model import Policy, choose_device
 from flowright.policy.model_thread import on_model_thread
 from flowright.policy.sampling import Sampler, TokenTexts, fitting
+from flowright.policy.turns import Contexts
 from flowright.runs.checkpoints import saved_checkpoints
 from flowright.runs.directory import RunDirectory
 from flowright.runs.run_files import EVALUATION, VALIDATION
@@ -309,9 +311,8 @@ def make_trainer(
     longest = config.policy.max_prompt_tokens
     fits = partial(fitting, tokenizer=policy.tokenizer, max_tokens=longest)
     texts = TokenTexts(policy.tokenizer, policy.end_ids) if config.run.keep_logprobs else None
-    pipeline = Pipeline(
-        config, sampler, environment, evaluator.encode, fits, tasks.train, ranks, texts, teacher
-    )
+    player = Player(environment, sampler, evaluator.contexts)
+    pipeline = Pipeline(config, player, evaluator.encode, fits, tasks.train, ranks, texts, teacher)
     held_out = Mixture(tasks.val, config.seed).distinct(config.evaluation.problems)
     saves = Saves(config, run, policy, learner, pipeline, reporter, ranks)
     keep = partial(keep_attempts, run, environment, VALIDATION)
@@ -326,7 +327,10 @@ def _evaluator(
 ) -> Evaluator:
     longest = config.policy.max_prompt_tokens
     encode = prompt_encoder(environment, policy.tokenizer, longest)
-    return Evaluator(environment, encode, config, ranks)
+    contexts = Contexts(policy.tokenizer, policy.end_ids)
+    if environment.max_turns > 1:
+        contexts.check()
+    return Evaluator(environment, encode, config, ranks, contexts=contexts)
 
 
 async def run_evaluation(evaluation: Evaluation, console: Console) -> Comparison:

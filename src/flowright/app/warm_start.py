@@ -29,7 +29,8 @@ from flowright.core.files import atomic_directory, check_writable, in_turn
 from flowright.data.mixture import Mixture, tasks_hash
 from flowright.data.task import Task
 from flowright.environments.base import Environment, make_environment, prompt_encoder
-from flowright.environments.rollout import Completion, Rollout
+from flowright.environments.episode import Episode
+from flowright.environments.rollout import Rollout
 from flowright.evaluation.evaluator import Evaluator, Score, rollout_all
 from flowright.grpo.batch import Group
 from flowright.grpo.fixed_data import completion_group
@@ -38,6 +39,7 @@ from flowright.grpo.selfcheck import check_sharing
 from flowright.policy.base_models import Origin, origin_of
 from flowright.policy.model import Policy, choose_device, load_policy
 from flowright.policy.sampling import Sample
+from flowright.policy.turns import Contexts
 
 Way = tuple[str, ...]
 """Parts of a completion by the environment's ``mix``, or its text without one."""
@@ -149,8 +151,10 @@ class _WarmStart:
             self._environment, policy.tokenizer, config.policy.max_prompt_tokens
         )
         sampler = local_sampler(config, policy)
+        contexts = Contexts(policy.tokenizer, policy.end_ids)
+        evaluator = Evaluator(self._environment, encode, config, contexts=contexts)
         with self._console.status(f"measuring the policy {when}"):
-            row = await Evaluator(self._environment, encode, config).row(when, sampler, probes)
+            row = await evaluator.row(when, sampler, probes)
         score: Score = row.kinds["all"]
         if score.valid is None:
             raise RunPaused(f"{when}: none of the policy's completions could be run")
@@ -171,7 +175,7 @@ class _WarmStart:
             drawn.append(list(dict.fromkeys(shown.completions)))
         groups = [
             [
-                Completion(
+                Episode.single(
                     task, Sample((), (), text, "stop", -1), f"{self._seed}/{task.id}/{i}/{n}"
                 )
                 for i, text in enumerate(texts)

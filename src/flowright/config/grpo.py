@@ -19,8 +19,8 @@ from flowright.core.plugins import Names
 OBJECTIVES = Names(
     "objective",
     (
-        *("grpo", "dr_grpo", "dapo", "gspo", "gmpo", "cispo", "sapo", "clip_cov", "kl_cov"),
-        *("sft", "bradley_terry"),
+        *("grpo", "dr_grpo", "dapo", "gspo", "gsspo", "gmpo", "cispo", "sapo"),
+        *("clip_cov", "kl_cov", "sft", "bradley_terry"),
     ),
 )
 ADVANTAGES = Names(
@@ -61,6 +61,21 @@ class TeacherSection(ServersSection):
     """Weight of the rewards' advantages; 0 distils alone, for which no sample needs a reward."""
 
 
+class TurnsSection(Section):
+    """Credit of the turns of an attempt, where it has several."""
+
+    credit: Literal["outcome", "discounted", "gigpo"] = "outcome"
+    """`outcome`: every turn has its attempt's advantage. `discounted`: a turn has the sum of the
+    rewards from it on, compared with the same turn of the group's other attempts. `gigpo`: to the
+    outcome's is added that of the discounted sum among turns of the group in the same state."""
+    discount: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Factor of a reward for each turn that it is away."""
+    step_weight: NonNegativeFloat = 1.0
+    """Weight of `gigpo`'s comparison of states."""
+    mask_failed: bool = False
+    """Do not train on turns that could not be parsed."""
+
+
 class GrpoSection(Section):
     """A training step and its update."""
 
@@ -75,19 +90,19 @@ class GrpoSection(Section):
     minibatches: Positive = 1
     """Optimizer updates per pass; fewer if too few groups have a signal."""
     loss: Annotated[str, AfterValidator(OBJECTIVES.check)] = "dapo"
-    """Objective, as defined in `flowright.grpo.objectives`. `sft` and `bradley_terry` train on
-    fixed data; nothing is sampled."""
+    """Objective, as defined in `flowright.grpo.objectives`; `gsspo` is `gspo` turn by turn. `sft`
+    and `bradley_terry` train on fixed data; nothing is sampled."""
     advantage_scale: Annotated[str, AfterValidator(ADVANTAGES.check)] = "group"
     """Divisor of a group's centred rewards: its standard deviation, the batch's, or none. `rloo`
     subtracts the mean of the group's other rewards; `maxrl` divides by the group's mean;
     `reinforce_plus_plus_baseline` divides by the deviation of all centred rewards;
     `reinforce_plus_plus` has the batch's mean and deviation, and no baseline of a group."""
     clip_low: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Lower clip of the ratio, 1 - clip_low. Default: 0.2; 3e-4 for `gspo`, 0.33 for `gmpo`; none
-    for `cispo`, `sapo` and `kl_cov`."""
+    """Lower clip of the ratio, 1 - clip_low. Default: 0.2; 3e-4 for `gspo` and `gsspo`, 0.33 for
+    `gmpo`; none for `cispo`, `sapo` and `kl_cov`."""
     clip_high: PositiveFloat | None = None
-    """Upper clip of the ratio, 1 + clip_high. Default: 0.2; 0.28 for `dapo`, 4e-4 for `gspo`, 0.49
-    for `gmpo`, 4 for `cispo`; none for `sapo` and `kl_cov`."""
+    """Upper clip of the ratio, 1 + clip_high. Default: 0.2; 0.28 for `dapo`, 4e-4 for `gspo` and
+    `gsspo`, 0.49 for `gmpo`, 4 for `cispo`; none for `sapo` and `kl_cov`."""
     ratio_cap: PositiveFloat | None = None
     """Largest ratio of `cispo`, as TRL's `epsilon_high`, instead of 1 + `clip_high`."""
     dual_clip: Annotated[float, Field(gt=1)] | None = 3.0
@@ -119,6 +134,7 @@ class GrpoSection(Section):
     Default: `truncated` if samples are stale or vLLM's, else `ratio`."""
     off_policy_cap: float = Field(default=2.0, ge=1)
     """Largest weight of `off_policy`."""
+    turns: TurnsSection = TurnsSection()
     pairs: PairsSection = PairsSection()
     teacher: TeacherSection = TeacherSection()
     overlong: Literal["keep", "soft", "filter"] = "keep"

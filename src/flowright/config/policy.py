@@ -167,7 +167,12 @@ class PolicySection(Section):
     max_prompt_tokens: Positive = 4096
     """Longer prompts are cut in the middle and counted (`prompt/truncated`)."""
     max_new_tokens: Positive = 512
-    """Longest completion."""
+    """Longest completion; of an attempt of several turns, each of them."""
+    max_observation_tokens: Positive = 512
+    """Longer answers of an environment between two turns are cut in the middle."""
+    max_episode_tokens: Positive | None = None
+    """Most tokens behind the prompt of an attempt of several turns, answers included. Default:
+    enough for all turns."""
     temperature: PositiveFloat = 1.0
     """Sampling temperature of training."""
     top_p: float = Field(default=1.0, gt=0, le=1)
@@ -187,6 +192,11 @@ class PolicySection(Section):
     vllm: VllmSection = VllmSection()
     tiny: TinySection = TinySection()
     warm_start: WarmStartSection = WarmStartSection()
+
+    def episode_tokens(self, turns: int) -> int:
+        """Tokens behind a prompt of so many turns with the longest answers, a template's marks
+        included."""
+        return turns * self.max_new_tokens + (turns - 1) * (self.max_observation_tokens + 64)
 
     def on(self, device: str) -> "PolicySection":
         """With every default that depends on the device; what is given stays."""

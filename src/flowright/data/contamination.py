@@ -19,10 +19,11 @@ from typing import Any
 
 from flowright.core.errors import DataError
 from flowright.core.files import write_text
-from flowright.data.preferences import Conversation, Pair, Rated, Turn
+from flowright.data.preferences import Conversation, Pair, Rated
 from flowright.data.row_files import Fault, UnusableRow, decoded, read_row_files, turns_of
 from flowright.data.sources.dataset import UpstreamRow, json_table
 from flowright.data.sources.registry import INSTRUCTIONS
+from flowright.llm.chat import Message
 
 _PIECE = 256  # characters of a word: putting combining marks in order is quadratic in their run
 
@@ -48,12 +49,12 @@ _FORM = "NFKC, casefold, white space; SHA-256"
 _NAMED = 3  # ids of a subset in a refusal
 
 
-def conversation_key(conversation: Sequence[Turn]) -> str:
+def conversation_key(conversation: Sequence[Message]) -> str:
     """The SHA-256, in hexadecimal, that a conversation is known by."""
     return [hashlib.sha256().hexdigest(), *beginnings(conversation)][-1]
 
 
-def beginnings(conversation: Iterable[Turn]) -> Iterator[str]:
+def beginnings(conversation: Iterable[Message]) -> Iterator[str]:
     """The keys of all beginnings of a conversation, the whole of it last."""
     running = hashlib.sha256()
     for turn in conversation:
@@ -81,7 +82,7 @@ class TrainedOn:
         return cls(frozenset(map(subset_of, rows)), frozenset(keys))
 
     @classmethod
-    def of_conversations(cls, conversations: Iterable[Sequence[Turn]]) -> "TrainedOn":
+    def of_conversations(cls, conversations: Iterable[Sequence[Message]]) -> "TrainedOn":
         """Return the record of a user's own rows, whose source has no known name."""
         return cls(conversations=frozenset(k for each in conversations for k in beginnings(each)))
 
@@ -176,14 +177,14 @@ class SealedConversations:
     names: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, named: Iterable[tuple[str, Sequence[Turn]]]) -> "SealedConversations":
+    def of(cls, named: Iterable[tuple[str, Sequence[Message]]]) -> "SealedConversations":
         """Seal conversations by name; the first name of one counts."""
         names: dict[str, str] = {}
         for name, conversation in named:
             names.setdefault(conversation_key(conversation), name)
         return cls(names)
 
-    def holder(self, conversation: Sequence[Turn]) -> str:
+    def holder(self, conversation: Sequence[Message]) -> str:
         """The name of what has this conversation or one that it begins with; empty without any."""
         found = (self.names.get(key) for key in beginnings(conversation))
         return next(filter(None, found), "")
@@ -198,7 +199,7 @@ NOTHING = SealedConversations()
 
 def as_conversation(text: str) -> Conversation:
     """Return a text as a conversation of one prompt."""
-    return (Turn("user", text),)
+    return (Message("user", text),)
 
 
 def test_files(folder: Path) -> list[Path]:

@@ -29,12 +29,13 @@ from flowright.data.contamination import (
     folded,
     subset_of,
 )
-from flowright.data.preferences import Pair, Preferred, Rated, Turn
+from flowright.data.preferences import Pair, Preferred, Rated
 from flowright.data.sources.registry import (
     Preferences,
     preference_source,
     read_preferences,
 )
+from flowright.llm.chat import Message
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -392,7 +393,7 @@ def _named(row: Row) -> dict[str, Any]:
 
 
 def _messages(row: Row, answer: str) -> list[dict[str, str]]:
-    return [asdict(turn) for turn in (*row.conversation, Turn("assistant", answer))]
+    return [asdict(turn) for turn in (*row.conversation, Message("assistant", answer))]
 
 
 def _prompt_of(row: Row) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+from flowright.llm.chat import Message
+
 Speaker = Literal["system", "user", "assistant"]
 
 Preferred = Literal["first", "second", "tie"]
@@ -11,15 +13,7 @@ PREFERRED: tuple[Preferred, ...] = get_args(Preferred)
 SWAPPED: dict[Preferred, Preferred] = {"first": "second", "second": "first", "tie": "tie"}
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One message of a conversation."""
-
-    role: Speaker
-    content: str
-
-
-Conversation = tuple[Turn, ...]
+Conversation = tuple[Message, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +27,7 @@ class Pair:
 
     id: str
     source: str
-    conversation: tuple[Turn, ...]
+    conversation: tuple[Message, ...]
     first: str
     second: str
     label: Preferred
@@ -64,7 +58,7 @@ class Rated:
 
     id: str
     source: str
-    conversation: tuple[Turn, ...]
+    conversation: tuple[Message, ...]
     answer: str
     label: int
     category: str = ""

@@ -16,7 +16,8 @@ from typing import Any, Generic, TypeVar, get_args
 
 from flowright.core.errors import DataError, FlowrightError
 from flowright.core.tables import Place, read_errors, read_rows
-from flowright.data.preferences import Conversation, Speaker, Turn
+from flowright.data.preferences import Conversation, Speaker
+from flowright.llm.chat import Message
 
 
 class Fault(StrEnum):
@@ -76,7 +77,7 @@ def turns_of(given: object, column: str, ends: Speaker) -> Conversation:
     return turns
 
 
-def _turn(message: object, where: str) -> Turn:
+def _turn(message: object, where: str) -> Message:
     if not isinstance(message, Mapping):
         raise UnusableRow(Fault.MESSAGES, f"{where} is {short(message)}, not a message")
     role = message.get("role")
@@ -85,8 +86,8 @@ def _turn(message: object, where: str) -> Turn:
         raise UnusableRow(Fault.ROLES, f"{where}: role {short(role)} is not one of {known}")
     content = message.get("content")
     if role == "system" and isinstance(content, str) and not content:
-        return Turn("system", "")
-    return Turn(_SPEAKERS[role], text_of(content, where))
+        return Message("system", "")
+    return Message(_SPEAKERS[role], text_of(content, where))
 
 
 _SPEAKERS: Mapping[str, Speaker] = {role: role for role in get_args(Speaker)}

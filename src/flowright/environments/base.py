@@ -18,8 +18,9 @@ from flowright.core.errors import ConfigError
 from flowright.data.contamination import TrainedOn
 from flowright.data.task import Task
 from flowright.environments.display import Display, name_environment
+from flowright.environments.episode import Episode, Observation
 from flowright.environments.registry import ENVIRONMENTS
-from flowright.environments.rollout import Completion, Rollout, outcome_metrics
+from flowright.environments.rollout import Rollout, outcome_metrics
 from flowright.judging.verdict import Judge, JudgeQuery
 from flowright.llm.chat import Message
 from flowright.llm.counters import Counters
@@ -95,6 +96,13 @@ class Environment:
     """Further names of a step's metrics, as in other trainers, and the metrics that they stand for.
     Written beside the metric."""
 
+    answers_at_once: ClassVar[bool] = False
+    """True if :meth:`respond` waits for nothing: the turns of all groups are then decoded together,
+    else those of a group."""
+
+    respond_seconds: ClassVar[float] = 600.0
+    """Timeout of :meth:`respond`, after which an attempt is unscored."""
+
     def __init__(self, config: RunConfig) -> None:
         config.own(self.Config)  # made with its section
         self.config = config
@@ -155,14 +163,33 @@ class Environment:
         alone, so that a resumed run repeats it."""
         return None
 
+    @property
+    def max_turns(self) -> int:
+        """The most completions of an attempt. With 1 nothing is answered."""
+        return 1
+
+    @property
+    def max_episode_tokens(self) -> int:
+        """The most tokens behind an attempt's prompt, answers included: another turn is taken only
+        if ``policy.max_new_tokens`` fit. Default: ``policy.max_episode_tokens``, or enough for all
+        turns."""
+        policy, turns = self.config.policy, self.max_turns
+        return policy.max_episode_tokens or policy.episode_tokens(turns)
+
+    async def respond(self, episode: Episode) -> Observation | None:
+        """Return the answer to an attempt's newest turn; None ends the attempt. It is asked after
+        the last turn, too: that answer is only recorded. A function of the episode, as one that was
+        interrupted is played again from its task. An exception leaves the attempt unscored."""
+        return None
+
     @asynccontextmanager
     async def open(self, tasks: Sequence[Task]) -> AsyncIterator[None]:
         """Open what rollouts of these tasks need, such as servers and sandboxes, and close it at
         the end. Raises UserError with a line for everything that cannot be used."""
         yield
 
-    async def rollout(self, groups: Sequence[Sequence[Completion]]) -> list[list[Rollout]]:
-        """Roll out all groups of a step at once; rollouts in the order of the completions. Whole
+    async def rollout(self, groups: Sequence[Sequence[Episode]]) -> list[list[Rollout]]:
+        """Roll out all groups of a step at once; rollouts in the order of the episodes. Whole
         groups, because some rewards compare the attempts of a group. An error is a rollout with a
         failure (:func:`flowright.core.errors.boundary`), never an exception."""
         raise NotImplementedError

@@ -14,6 +14,7 @@ from flowright.config.workflow import RewardSection
 from flowright.core.errors import Blame, Failure, Reason, UserError
 from flowright.data.mixture import tasks_by_kind
 from flowright.data.task import Task
+from flowright.environments.episode import Episode, StopReason, Turn
 from flowright.grading import Gold
 from flowright.judging.audit import audit
 from flowright.judging.terms import RewardTerms, TermSample, TermScores
@@ -147,9 +148,9 @@ def _scored(validity: float, correctness: float) -> Reward:
 
 async def with_terms(
     terms: RewardTerms | None,
-    groups: "Sequence[Sequence[Completion]]",
+    groups: "Sequence[Sequence[Episode]]",
     rollouts: "Sequence[Sequence[Rollout]]",
-    sample: "Callable[[Completion, Rollout], TermSample | None]",
+    sample: "Callable[[Episode, Rollout], TermSample | None]",
 ) -> "list[list[Rollout]]":
     """Return the rollouts with their rewards as the weighted sum of ``terms`` and what the judge
     gave. ``sample`` returns what the terms score; None for an attempt without an answer. Unscored
@@ -157,7 +158,7 @@ async def with_terms(
     if terms is None:
         return [list(group) for group in rollouts]
 
-    async def one(group: Sequence[Completion], attempts: Sequence[Rollout]) -> list[Rollout]:
+    async def one(group: Sequence[Episode], attempts: Sequence[Rollout]) -> list[Rollout]:
         samples = [
             None if r.failure is not None else sample(c, r)
             for c, r in zip(group, attempts, strict=True)
@@ -187,18 +188,9 @@ def _apply_terms(rollout: "Rollout", terms: RewardTerms, scores: TermScores) -> 
 MOST_PROBLEM = 4000
 """Characters of a problem that a record keeps."""
 
-SCHEMA = 1
-"""Version of a rollout's record (docs/viewing.md); records without the field are older."""
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """One completion to be rolled out. ``key`` names it within the run, as ``step/task/index``:
-    every seed that its rollout needs is derived from it, never from the order of arrival."""
-
-    task: Task
-    sample: Sample
-    key: str
+SCHEMA = 2
+"""Version of a rollout's record (docs/viewing.md); records without the field are older. 2 added
+turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +209,8 @@ class Rollout:
     ``reward.value`` is None when the failure is ours (law 1). ``verdict`` and ``gold`` are None
     where an environment has none, or where a failure cut them off. ``details`` is what only its
     environment knows of it, in a type of its own. ``cut_prompt``: the task's text as the policy saw
-    it, None where the prompt was not cut.
+    it, None where the prompt was not cut. ``turns`` and ``stop``: of its episode, where attempts
+    may have several turns.
     """
 
     task: Task
@@ -229,6 +222,14 @@ class Rollout:
     spent: Spent | None = None
     details: object = None
     cut_prompt: str | None = None
+    turns: tuple[Turn, ...] = ()
+    stop: StopReason = "done"
+
+    @property
+    def length(self) -> int:
+        """Tokens that the policy wrote, in all turns."""
+        samples = [turn.sample for turn in self.turns] or [self.sample]
+        return sum(len(sample.token_ids) for sample in samples)
 
     @property
     def lost(self) -> bool:

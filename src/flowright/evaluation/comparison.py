@@ -20,7 +20,8 @@ from flowright.core.statistics import (
 from flowright.data.mixture import tasks_by_kind
 from flowright.data.task import Task
 from flowright.environments.base import Baseline, Environment
-from flowright.environments.rollout import Completion, Rollout
+from flowright.environments.episode import Episode
+from flowright.environments.rollout import Rollout
 from flowright.evaluation.evaluator import TableRow, make_row, rollout_all, row_of
 from flowright.evaluation.ledger import Ledger, Where
 from flowright.evaluation.perplexity import TextScore
@@ -247,7 +248,7 @@ async def compare(
         sample = Sample((), (), baseline.completion, "stop", -1)
         key = baseline.name.replace(": ", "/")
         groups = [
-            [Completion(task, sample, f"{key}/{task.id}/{n}") for n in range(attempts)]
+            [Episode.single(task, sample, f"{key}/{task.id}/{n}") for n in range(attempts)]
             for task in some
         ]
         rollouts = await rollout_all(environment, groups)

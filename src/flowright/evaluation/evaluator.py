@@ -14,18 +14,21 @@ from flowright.core.statistics import Estimate, bootstrap, pass_at
 from flowright.data.mixture import tasks_by_kind
 from flowright.data.task import Task
 from flowright.environments.base import Environment
-from flowright.environments.rollout import Completion, Reward, Rollout, to_record
+from flowright.environments.episode import Episode
+from flowright.environments.rollout import Reward, Rollout, to_record
 from flowright.evaluation.perplexity import TextScore, text_score_of
 from flowright.grading import Gold
 from flowright.grading.gold import is_free_text
 from flowright.grpo.batch import Group, scalar_scores
+from flowright.grpo.episodes import Player, rolled_out
 from flowright.grpo.fixed_data import FixedData
 from flowright.grpo.pipeline import SEED_STRIDE
-from flowright.grpo.problems import draw_samples, problems_of
+from flowright.grpo.problems import problems_of
 from flowright.grpo.ranks import ONE, Ranks, interleaved
 from flowright.policy.model import Policy
 from flowright.policy.model_thread import on_model_thread
 from flowright.policy.sampling import Prompt, Sample, Sampler, Sampling
+from flowright.policy.turns import Contexts
 from flowright.runs.run_files import BASELINES, write_answers
 
 AT_ONCE = 256
@@ -110,13 +113,15 @@ class TableRow:
 @dataclass(frozen=True, slots=True)
 class Evaluator:
     """Measures a policy, with the same draws under the same configuration. ``keep`` gets the key of
-    the draws and the rollouts of a row, task by task."""
+    the draws and the rollouts of a row, task by task. ``contexts``: for environments of several
+    turns."""
 
     environment: Environment
     encode: Callable[[Task], Prompt]
     config: Config
     ranks: Ranks = ONE
     keep: Keep | None = None
+    contexts: Contexts | None = None
 
     async def row(
         self,
@@ -134,12 +139,14 @@ class Evaluator:
         number = samples or config.evaluation.samples
         mine = self.ranks.mine(list(enumerate(tasks)))
         problems = problems_of(self.environment, self.encode, mine)
-        drawn = await draw_samples(sampler, problems, [number] * len(problems), self.sampling(draw))
         key = f"{config.seed}/evaluation/{draw}"
-        groups = [
-            problem.completions(samples, f"{key}/{problem.task.id}")
-            for problem, samples in zip(problems, drawn, strict=True)
-        ]
+        player = Player(self.environment, sampler, self.contexts)
+        groups = await player.play(
+            problems,
+            [number] * len(problems),
+            self.sampling(draw),
+            [f"{key}/{problem.task.id}" for problem in problems],
+        )
         done = await rollout_all(self.environment, groups)
         done = [
             problem.with_cut_prompts(self.environment, some)
@@ -165,13 +172,13 @@ class Evaluator:
 
 
 async def rollout_all(
-    environment: Environment, groups: Sequence[Sequence[Completion]]
+    environment: Environment, groups: Sequence[Sequence[Episode]]
 ) -> list[list[Rollout]]:
     """Roll out in parts, so that a large evaluation does not start every request at once."""
     size = max(1, AT_ONCE // max(1, max((len(group) for group in groups), default=1)))
     done: list[list[Rollout]] = []
     for start in range(0, len(groups), size):
-        done += await environment.rollout(groups[start : start + size])
+        done += await rolled_out(environment, groups[start : start + size])
     return done
 
 
@@ -190,7 +197,7 @@ def make_row(
     names = sorted({g[0].task.source for g in rollouts})
     sources = {s: score([g for g in rollouts if g[0].task.source == s], bounds) for s in names}
     flat = [r for g in rollouts for r in g]
-    lengths = [_mean([float(len(r.sample.token_ids)) for r in g]) for g in rollouts]
+    lengths = [_mean([float(r.length) for r in g]) for g in rollouts]
     # Baselines and scores were not drawn token by token and have no length.
     drawn = group == "policy" and any(lengths)
     mix = environment.mix(flat)

@@ -439,7 +439,7 @@ async def _score_pairs(
     """Pairs with their scores, and a line for each pair without."""
 
     async def one(pair: Pair) -> ScoredPair:
-        turns = [Message(turn.role, turn.content) for turn in pair.conversation]
+        turns = [*pair.conversation]
         answers = (scorer.score(turns, answer) for answer in (pair.first, pair.second))
         (first, _), (second, _) = await asyncio.gather(*answers)
         return ScoredPair(first, second, pair.label, prompt_of(pair))

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from operator import add
 from typing import Literal
 
+from flowright.config.grpo import GrpoSection
 from flowright.core.errors import UserError
+from flowright.environments.episode import Episode
 from flowright.environments.rollout import check_reward
 from flowright.grpo import ADVANTAGES
 
@@ -25,9 +27,17 @@ class GroupAdvantages:
 
     values: tuple[float, ...]
     signal: Signal
+    turns: tuple[tuple[float, ...], ...] = ()
+    """Advantages of each attempt's turns; empty where all have their attempt's."""
+
+    def of(self, attempt: int) -> float | Sequence[float]:
+        """Return an attempt's advantage, or those of its turns."""
+        return self.turns[attempt] if self.turns else self.values[attempt]
 
     def times(self, weight: float) -> "GroupAdvantages":
-        return GroupAdvantages(tuple(weight * value for value in self.values), self.signal)
+        turns = tuple(tuple(weight * value for value in values) for values in self.turns)
+        values = tuple(weight * value for value in self.values)
+        return GroupAdvantages(values, self.signal, turns)
 
 
 Rewards = Sequence[Sequence[float]]
@@ -89,6 +99,69 @@ def group_advantages(
             GroupAdvantages(tuple(0.0 if r is None else next(values) for r in group), signal)
         )
     return advantages
+
+
+def with_turn_credit(
+    found: GroupAdvantages,
+    rewards: Sequence[float | None],
+    episodes: Sequence[Episode],
+    section: GrpoSection,
+) -> GroupAdvantages:
+    """Return a group's advantages with one for each turn, by ``grpo.turns.credit``.
+
+    An observation's reward is the part of the attempt's that its turn has earned; the last turn has
+    the rest, so that they sum to the attempt's. A turn's return is the sum of its own reward and
+    the later ones, each times ``discount`` to the power of its distance.
+
+    ``discounted``: returns of the t-th turns are compared by ``advantage_scale``. ``gigpo`` (arXiv
+    2505.10978, equations 6 to 8): the attempt's advantage plus ``step_weight`` times the return's
+    lead over the turns of the group that began in the same state, divided by their deviation with
+    ``advantage_scale: group``, else not. First turns of a form share a state. A turn that is alone
+    in its comparison has 0 from it. Unscored attempts have 0.
+    """
+    turns, scale = section.turns, section.advantage_scale
+    returns = [
+        _returns(episode, reward, turns.discount) if reward is not None else []
+        for episode, reward in zip(episodes, rewards, strict=True)
+    ]
+    members: dict[object, list[tuple[int, int]]] = {}
+    for g, (episode, values) in enumerate(zip(episodes, returns, strict=True)):
+        for t in range(len(values)):
+            state = t if turns.credit == "discounted" else _state(episode, t, g)
+            members.setdefault(state, []).append((g, t))
+    spread = advantage_of(scale if turns.credit == "discounted" or scale == "group" else "none")
+    compared = [[0.0] * len(episode.turns) for episode in episodes]
+    for places in members.values():
+        if len(places) > 1:
+            (values,) = spread.compute([[returns[g][t] for g, t in places]])
+            for (g, t), value in zip(places, values, strict=True):
+                compared[g][t] = value
+    weight, base = 1.0, [0.0] * len(episodes)
+    if turns.credit == "gigpo":
+        weight, base = turns.step_weight, list(found.values)
+    values = tuple(
+        tuple(base[g] + weight * value for value in compared[g]) for g in range(len(episodes))
+    )
+    learns = any(value for attempt in values for value in attempt)
+    signal = "ok" if learns and len([r for r in rewards if r is not None]) > 1 else found.signal
+    return GroupAdvantages(found.values, signal, values)
+
+
+def _returns(episode: Episode, reward: float, discount: float) -> list[float]:
+    earned = [turn.observation.reward if turn.observation else 0.0 for turn in episode.turns[:-1]]
+    found = [reward - sum(earned)]
+    for value in reversed(earned):
+        found.append(value + discount * found[-1])
+    return found[::-1]
+
+
+def _state(episode: Episode, turn: int, attempt: int) -> object:
+    """The state in which a turn began; a turn's own where the environment names none."""
+    if not turn:
+        return "first", episode.task.id, episode.turns[0].context_ids
+    seen = episode.turns[turn - 1].observation
+    named = seen.state if seen is not None else None
+    return (attempt, turn) if named is None else ("state", episode.task.id, named)
 
 
 def signals_of(rewards: Sequence[Sequence[float | None]], scale: str = "group") -> list[Signal]:

@@ -1,19 +1,20 @@
-"""A step's batch on its way to the loss: prompts, samples and rollouts; penalties in their rewards;
-and the groups that train, with the log-probabilities that a policy gives their tokens.
+"""A step's batch on its way to the loss: prompts, episodes and rollouts; penalties in their
+rewards; and the groups that train, with the log-probabilities that a policy gives their tokens.
 
 What is made of those is the caller's: a loss (:mod:`flowright.grpo.learner`), a divergence, a
 comparison (:mod:`flowright.grpo.selfcheck`).
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from itertools import accumulate, groupby
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from flowright.config.grpo import GrpoSection
+from flowright.environments.episode import Episode
 from flowright.environments.rollout import Reward, Rollout, with_penalty
 from flowright.grpo.advantages import GroupAdvantages
 from flowright.grpo.problems import ShownPrompt, is_scaffolded
@@ -27,12 +28,14 @@ Logprobs = Sequence[float]
 """Log-probabilities of a sample's tokens."""
 
 Place = tuple[int, int]
-"""A sample's task and its attempt, both by number in the batch."""
+"""An episode's task and its attempt, both by number in the batch."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Prompts, samples and rollouts: lists over P tasks, the inner ones over G attempts.
+    """Prompts, episodes and rollouts: lists over P tasks, the inner ones over G attempts.
 
     Attempts at one form of a task have the same prompt and follow each other; that prompt is
     trained on. ``shown_P_G``: the prompts they were sampled from, None without scaffolds.
@@ -42,7 +45,7 @@ class Batch:
 
     prompts_P_G: list[list[Prompt]]
     shown_P_G: list[list[ShownPrompt | None]]
-    samples_P_G: list[list[Sample]]
+    episodes_P_G: list[list[Episode]]
     rollouts_P_G: list[list[Rollout]]
     teacher_P_G: list[list[Logprobs | str]] = field(default_factory=list)
 
@@ -89,7 +92,7 @@ class Batch:
         return Batch(
             self.prompts_P_G + more.prompts_P_G,
             self.shown_P_G + more.shown_P_G,
-            self.samples_P_G + more.samples_P_G,
+            self.episodes_P_G + more.episodes_P_G,
             self.rollouts_P_G + more.rollouts_P_G,
             self.teacher_P_G + more.teacher_P_G,
         )
@@ -104,7 +107,7 @@ def whole(shares: Sequence[Batch]) -> Batch:
     return Batch(
         interleaved([share.prompts_P_G for share in shares]),
         interleaved([share.shown_P_G for share in shares]),
-        interleaved([share.samples_P_G for share in shares]),
+        interleaved([share.episodes_P_G for share in shares]),
         interleaved([share.rollouts_P_G for share in shares]),
         interleaved([share.teacher_P_G for share in shares]),
     )
@@ -131,8 +134,7 @@ def penalised(
         return reward
 
     rollouts_P_G = [
-        [r.rewarded(reduced(r.reward, len(r.sample.token_ids))) for r in group]
-        for group in batch.rollouts_P_G
+        [r.rewarded(reduced(r.reward, r.length)) for r in group] for group in batch.rollouts_P_G
     ]
     return replace(batch, rollouts_P_G=rollouts_P_G)
 
@@ -145,13 +147,27 @@ def overlong(length: int, longest: int, buffer: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnCredit:
+    """The learned tokens of one turn of an episode, numbered from 0, and their advantage.
+    ``share``: the turn's part of its episode in a mean over turns, as a factor of the weight that a
+    token has in the mean over tokens."""
+
+    turn: int
+    tokens: int
+    advantage: float
+    share: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class Trained:
-    """One sample of an update, with its tokens' log-probabilities under the distribution that it
-    was drawn from.
+    """One sample of an update, with its learned tokens' log-probabilities under the distribution
+    that they were drawn from.
 
     A sample of fixed data has no log-probabilities, and its advantage is its weight. ``learned``
-    marks the tokens that train, None: all. ``scaffolded``: drawn from another prompt than the one
-    it trains on (:mod:`flowright.grpo.problems`). ``place``: its place in the batch, if any.
+    marks the tokens that train, None: all. ``credits``: the turns of an episode of several, whose
+    advantages they are; the tokens between them are the environment's. ``scaffolded``: drawn from
+    another prompt than the one it trains on (:mod:`flowright.grpo.problems`). ``place``: its place
+    in the batch, if any.
     ``teacher_logprobs``: of the teacher, at temperature 1, None without one.
     """
 
@@ -162,6 +178,12 @@ class Trained:
     scaffolded: bool = False
     place: Place | None = None
     teacher_logprobs: Logprobs | None = None
+    credits: Sequence[TurnCredit] = ()
+
+    @property
+    def turns(self) -> Sequence[TurnCredit]:
+        """The ``credits``; a completion by itself is one turn."""
+        return self.credits or (TurnCredit(0, self.count, self.advantage),)
 
     @property
     def count(self) -> int:
@@ -171,11 +193,13 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A prompt and its samples that train; without a signal only by their KL and entropy."""
+    """A prompt and its samples that train; without a signal only by their KL and entropy.
+    ``others``: turns of the same episodes whose contexts do not begin with the prompt."""
 
     prompt_ids: Sequence[int]
     samples: Sequence[Trained]
     has_signal: bool = True
+    others: Sequence["Group"] = ()
 
     @property
     def completions(self) -> list[Sequence[int]]:
@@ -208,16 +232,32 @@ def requested(
     batch: Batch, groups: Sequence[Group], prompts: int, needs_rewards: bool = True
 ) -> Requested:
     """Return the whole of a step of ``prompts`` prompts whose ``batch`` gave these groups."""
-    scored = Counter(
-        len(sample.token_ids)
-        for p, samples_G in enumerate(batch.samples_P_G)
-        for g, sample in enumerate(samples_G)
-        if batch.can_train(p, g, needs_rewards)
+    trained = {s.place for group in flattened(groups) for s in group.samples}
+    idle = tuple(
+        episode.length
+        for p, episodes_G in enumerate(batch.episodes_P_G)
+        for g, episode in enumerate(episodes_G)
+        if batch.can_train(p, g, needs_rewards) and (p, g) not in trained
     )
-    scored.subtract(len(sample.token_ids) for group in groups for sample in group.samples)
     drawn = sum(1 for _ in _forms(batch))
     forms = drawn / max(1, len(batch.prompts_P_G))
-    return Requested(round(prompts * forms), drawn, tuple(scored.elements()))
+    return Requested(round(prompts * forms), drawn, idle)
+
+
+def flattened(groups: Sequence[Group]) -> list[Group]:
+    """Return the groups, each with its ``others`` behind it."""
+    return [one for group in groups for one in (group, *group.others)]
+
+
+def by_episode(groups: Sequence[Group], values: Sequence[T]) -> dict[Place, list[T]]:
+    """Return a value of each sample of ``groups``, their order that of :func:`flattened`, by
+    episode, in the order of the batch."""
+    samples = [sample for group in flattened(groups) for sample in group.samples]
+    found: dict[Place, list[T]] = {}
+    for sample, value in zip(samples, values, strict=True):
+        assert sample.place is not None
+        found.setdefault(sample.place, []).append(value)
+    return dict(sorted(found.items()))
 
 
 def _forms(batch: Batch) -> Iterator[tuple[int, Prompt, range]]:
@@ -242,18 +282,72 @@ def drawn_groups(
 
 def whole_groups(batch: Batch) -> list[Group]:
     """Group all samples of a batch for scoring, in their order, with advantage 0."""
-    return [
-        Group(prompt.token_ids, [_trained(batch, p, g, 0.0) for g in attempts])
+    groups = [
+        _group(prompt.token_ids, [_trained(batch, p, g, 0.0) for g in attempts])
         for p, prompt, attempts in _forms(batch)
     ]
+    return flattened(groups)
 
 
-def _trained(batch: Batch, p: int, g: int, advantage: float) -> Trained:
-    sample, scaffolded = batch.samples_P_G[p][g], is_scaffolded(batch.shown_P_G[p][g])
-    of_teacher = batch.logprobs_of_teacher(p, g)
-    return Trained(
-        sample.token_ids, sample.logprobs, advantage, None, scaffolded, (p, g), of_teacher
-    )
+Placed = tuple[Sequence[int] | None, Trained]
+"""A sample and its prompt, None for that of its group."""
+
+
+def _group(
+    prompt_ids: Sequence[int], attempts: Sequence[Sequence[Placed]], has_signal: bool = True
+) -> Group:
+    """Group the samples of attempts at one prompt."""
+    placed = [one for attempt in attempts for one in attempt]
+    samples = [sample for prompt, sample in placed if prompt is None]
+    others = [Group(p, [sample], has_signal) for p, sample in placed if p is not None]
+    return Group(prompt_ids, samples, has_signal, others)
+
+
+def _trained(
+    batch: Batch, p: int, g: int, advantage: float | Sequence[float], mask_failed: bool = False
+) -> list[Placed]:
+    """Return the samples of an attempt: one, unless the chat template has rewritten earlier turns,
+    and none without a turn to train on. ``advantage``: of the attempt or of each of its turns."""
+    episode, scaffolded = batch.episodes_P_G[p][g], is_scaffolded(batch.shown_P_G[p][g])
+    turns, of_teacher = episode.turns, batch.logprobs_of_teacher(p, g)
+    values = advantage if isinstance(advantage, Sequence) else [advantage] * len(turns)
+    kept = [not (mask_failed and turn.is_failed) for turn in turns]
+    if len(turns) == 1:
+        sample = episode.sample
+        whole = Trained(
+            sample.token_ids, sample.logprobs, values[0], None, scaffolded, (p, g), of_teacher
+        )
+        return [(None, whole)] if kept[0] else []
+    prompt_ids = batch.prompts_P_G[p][g].token_ids
+    lengths = [len(turn.sample.token_ids) for turn in turns]
+    starts = [0, *accumulate(lengths)]
+    counts = [length * keep for length, keep in zip(lengths, kept, strict=True)]
+    found: list[Placed] = []
+    for numbers in episode.chains():
+        first = turns[numbers[0]].context_ids
+        behind = first[: len(prompt_ids)] == prompt_ids
+        ids = [*first[len(prompt_ids) :]] if behind else []
+        learned = [False] * len(ids)
+        credits, logprobs, teacher = list[TurnCredit](), list[float](), list[float]()
+        for number in numbers:
+            turn, count = turns[number], counts[number]
+            ids += turn.sample.token_ids
+            learned += [kept[number]] * lengths[number]
+            if number != numbers[-1]:
+                ids += turn.answer_ids
+                learned += [False] * len(turn.answer_ids)
+            if count:
+                share = sum(counts) / (sum(map(bool, counts)) * count)
+                credits.append(TurnCredit(number, count, values[number], share))
+                logprobs += turn.sample.logprobs
+                teacher += (of_teacher or ())[starts[number] : starts[number + 1]]
+        if credits:
+            theirs = None if of_teacher is None else teacher
+            made = Trained(
+                ids, logprobs, values[numbers[0]], learned, False, (p, g), theirs, credits
+            )
+            found.append((None if behind else first, made))
+    return found
 
 
 def trained_groups(
@@ -262,9 +356,11 @@ def trained_groups(
     filter_overlong: bool = False,
     trains_all: bool = False,
     needs_rewards: bool = True,
+    mask_failed: bool = False,
 ) -> list[Group]:
     """Return a group for each form of the tasks with a signal, or of ``trains_all`` tasks, without
-    unscored samples. A teacher is a signal of every group.
+    unscored samples. A teacher is a signal of every group. ``mask_failed`` leaves out turns that
+    could not be parsed.
 
     ``filter_overlong`` also leaves out completions cut at the token limit (DAPO's overlong
     filtering, arXiv 2503.14476, section 3.4).
@@ -275,13 +371,13 @@ def trained_groups(
         if not (has_signal or trains_all):
             continue
         kept = [
-            _trained(batch, p, g, advantages_P[p].values[g])
+            _trained(batch, p, g, advantages_P[p].of(g), mask_failed)
             for g in attempts
             if batch.can_train(p, g, needs_rewards)
-            and not (filter_overlong and batch.samples_P_G[p][g].finish_reason == "length")
+            and not (filter_overlong and batch.episodes_P_G[p][g].is_cut)
         ]
-        if kept:
-            groups.append(Group(prompt.token_ids, kept, has_signal))
+        if any(kept):
+            groups.append(_group(prompt.token_ids, kept, has_signal))
     return groups
 
 

@@ -29,7 +29,6 @@ from flowright.grpo.pipeline import BatchSource, SourceState, WaitingSamples
 from flowright.grpo.ranks import Follower, Ranks, Reporter, interleaved
 from flowright.policy.chat_templates import CHAT_TEMPLATE, template_id
 from flowright.policy.model import Policy
-from flowright.policy.sampling import Sample
 from flowright.runs.checkpoints import (
     FORMAT,
     Best,
@@ -238,9 +237,12 @@ def restore(
 
 
 def _waiting(fields: Mapping[str, Any]) -> WaitingSamples:
-    return WaitingSamples(
-        **{**fields, "samples": [Sample(**sample) for sample in fields["samples"]]}
-    )
+    if "samples" in fields:  # a format of one turn
+        turns = [{"context_ids": (), "sample": s, "observation": None, "answer_ids": ()}
+                 for s in fields["samples"]]  # fmt: skip
+        episodes = [{"turns": [turn], "stop": "done", "failure": None} for turn in turns]
+        return WaitingSamples(fields["task_id"], fields["asked"], episodes)
+    return WaitingSamples(**fields)
 
 
 def portable_state(policy: Policy, learner: Learner) -> bytes:

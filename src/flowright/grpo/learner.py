@@ -20,6 +20,7 @@ from flowright.grpo.batch import (
     Requested,
     Trained,
     chunk_scores,
+    flattened,
     measured,
     sample_logprobs,
     score,
@@ -76,10 +77,12 @@ class Minibatch:
         return [not group.has_signal for group in self.groups for _ in group.samples]
 
     def by_place(self) -> dict[Place, list[float]]:
-        """Return the log-probs found for samples that have a place in a batch."""
-        found = (self.found or {}).items()
-        named = [(self.samples[number].place, logprobs_T) for number, logprobs_T in found]
-        return {place: logprobs_T.tolist() for place, logprobs_T in named if place is not None}
+        """Return the log-probs found for episodes that have a place in a batch."""
+        found: dict[Place, list[float]] = {}
+        for number, logprobs_T in sorted((self.found or {}).items()):
+            if (place := self.samples[number].place) is not None:
+                found.setdefault(place, []).extend(logprobs_T.tolist())
+        return found
 
 
 class Learner:
@@ -160,8 +163,10 @@ class Learner:
         minibatches = [
             replace(
                 self._prepare(
-                    [*signal[i::count], *silent[i::count]],
-                    [count * w_S for w_S in (*of_signal_P[i::count], *of_silent_P[i::count])],
+                    *_with_others(
+                        [*signal[i::count], *silent[i::count]],
+                        [count * w_S for w_S in (*of_signal_P[i::count], *of_silent_P[i::count])],
+                    ),
                     moves,
                     keep=found is not None,
                     draw=f"{self._seed}/{step}/selected/{i}",
@@ -186,7 +191,7 @@ class Learner:
                 found |= minibatch.by_place()
         metrics = {"policy/lr": rate, **step_norms(norms), **self._metrics(sums_M, count)}
         if not self._choices.objective.fixed_data:
-            trained = sum(sample.count for group in groups for sample in group.samples)
+            trained = sum(s.count for group in flattened(groups) for s in group.samples)
             metrics["policy/covered_frac"] = trained / (trained + sum(requested.idle))
         return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
@@ -214,13 +219,20 @@ class Learner:
         return self._section.kl_coefficient > 0 and self._section.kl_in == "loss"
 
     def _weights(self, groups: Sequence[Group], longest: int, requested: Requested) -> list[Tensor]:
-        """Return the weight of each sample's tokens, group by group: the objective's over all that
-        was drawn, scaled to what was requested."""
-        trained = [sample.count for group in groups for sample in group.samples]
-        lengths_S = torch.tensor([*trained, *requested.idle])
-        weights_S = self._choices.objective.weights(lengths_S, longest)[: len(trained)]
+        """Return the weight of each sample's tokens, group by group, with those of its ``others``:
+        the objective's over all that was drawn, scaled to what was requested. An episode in several
+        samples is one to the objective."""
+        samples_P = [[s for one in flattened([group]) for s in one.samples] for group in groups]
+        owners, lengths = [], dict[object, int]()
+        for sample in (sample for samples in samples_P for sample in samples):
+            owners.append(sample.place if sample.credits else id(sample))
+            lengths[owners[-1]] = lengths.get(owners[-1], 0) + sample.count
+        lengths_S = torch.tensor([*lengths.values(), *requested.idle])
+        weights_S = self._choices.objective.weights(lengths_S, longest)
         weights_S = weights_S * (requested.drawn / requested.groups)
-        return list(weights_S.split([len(group.samples) for group in groups]))
+        numbers = {owner: number for number, owner in enumerate(lengths)}
+        weights_S = weights_S[[numbers[owner] for owner in owners]]
+        return list(weights_S.split([len(samples) for samples in samples_P]))
 
     def _prepare(
         self,
@@ -419,6 +431,13 @@ class Learner:
         section, device = self._section, hidden_N.device
         lengths = torch.tensor([sample.count for sample in chunk])
         sample_N = to_device(torch.arange(len(chunk)).repeat_interleave(lengths), device)
+        unit_N, share_N = sample_N, None
+        if objective.by_turn:
+            parts = [sample.turns for sample in chunk]
+            sizes = torch.tensor([turn.tokens for turns in parts for turn in turns])
+            shares = torch.tensor([turn.share for turns in parts for turn in turns])
+            unit_N = to_device(torch.arange(len(sizes)).repeat_interleave(sizes), device)
+            share_N = to_device(shares.repeat_interleave(sizes), device)
         logprobs_N, entropy_N = sample_logprobs(
             self._policy, hidden_N, chunk, self._temperature, section.entropy_coefficient != 0
         )
@@ -445,14 +464,14 @@ class Learner:
                 torch.cat([m[n] for n in numbers]) for m in (minibatch.selected, minibatch.learned)
             ]
             selected_N, learned_N = (to_device(mark_N, device) for mark_N in marks)
-        tokens = Tokens(logprobs_N, old_N, advantages_N, sample_N, *bounds, selected_N)
+        tokens = Tokens(logprobs_N, old_N, advantages_N, unit_N, *bounds, selected_N)
         terms = objective.terms(tokens)
         total_N, weight_N = terms.policy_N, None
         if learned_N is not None:
             total_N = total_N * learned_N
         if choices.correction.weights is not None:
             cap, drift_N = section.off_policy_cap, (old_N - sampled_N).detach()
-            weight_N = choices.correction.weights(drift_N, sample_N, cap)
+            weight_N = choices.correction.weights(drift_N, unit_N, cap)
             total_N = weight_N * total_N
             sums.add_apart("weight", weight_N, scaffolded_N)
             sums.add_apart("capped", (weight_N >= cap) | (weight_N == 0), scaffolded_N)
@@ -467,8 +486,10 @@ class Learner:
             sums.add("kl", k3(logprobs_N.detach(), reference_N).sum())
         if section.entropy_coefficient:
             total_N = total_N - minibatch.regular * section.entropy_coefficient * entropy_N
-        weights_S = to_device(minibatch.weights_S[numbers], device)
-        loss = (weights_S[sample_N] * total_N).sum()
+        weights_N = to_device(minibatch.weights_S[numbers], device)[sample_N]
+        if share_N is not None:
+            weights_N = weights_N * share_N
+        loss = (weights_N * total_N).sum()
         if self._section.has_teacher:
             sums.add("teacher_kl", _lead(chunk, logprobs_N.detach()).sum())
         sums.add("tokens", logprobs_N.numel())
@@ -480,8 +501,10 @@ class Learner:
         if self._cuts:
             sums.add_apart("nucleus", (old_N - sampled_N).detach().exp(), scaffolded_N)
         sums.add_apart("log_ratio", (logprobs_N.detach() - sampled_N).abs(), scaffolded_N)
-        sums.add("policy", (weights_S[sample_N] * policy_N).sum())
+        sums.add("policy", (weights_N * policy_N).sum())
         sums.add("loss", loss.detach())
+        if any(sample.credits for sample in chunk):
+            sums.add_gaps(chunk, (logprobs_N.detach() - sampled_N).abs())
         return loss
 
     def _advantages(self, chunk: Sequence[Trained], logprobs_N: Tensor) -> Tensor:
@@ -491,8 +514,9 @@ class Learner:
         that of KL(policy || teacher) at each token, given the tokens before it; that a token
         changes what follows is left out, as a reward that only its own token is credited with
         (discount 0). One-sample estimate k1, as in K. Lu et al., "On-Policy Distillation", 2025."""
-        lengths = torch.tensor([sample.count for sample in chunk])
-        advantages_S = torch.tensor([sample.advantage for sample in chunk], dtype=torch.float32)
+        turns = [turn for sample in chunk for turn in sample.turns]
+        lengths = torch.tensor([turn.tokens for turn in turns])
+        advantages_S = torch.tensor([turn.advantage for turn in turns], dtype=torch.float32)
         advantages_N = to_device(advantages_S.repeat_interleave(lengths), logprobs_N.device)
         if not self._section.has_teacher:
             return advantages_N
@@ -511,6 +535,18 @@ class Learner:
                 for number, sample, now, sampled in parts
             ]
         )
+
+
+def _with_others(
+    groups: Sequence[Group], weights_P: Sequence[Tensor]
+) -> tuple[list[Group], list[Tensor]]:
+    """Return the groups with their ``others`` behind them, and the weights of each one's
+    samples."""
+    parts = [
+        weights_S.split([len(one.samples) for one in flattened([group])])
+        for group, weights_S in zip(groups, weights_P, strict=True)
+    ]
+    return flattened(groups), [weights_S for some in parts for weights_S in some]
 
 
 def _lead(chunk: Sequence[Trained], logprobs_N: Tensor) -> Tensor:

@@ -84,6 +84,9 @@ class Objective:
     fixed_data: bool = False
     """Learns from completions of the data: nothing is sampled, and an advantage is a weight."""
     by_sample: bool = False
+    by_turn: bool = False
+    """The terms see each turn of an episode as a sample, and the loss is a mean over turns of what
+    it else is over samples."""
     selects: Callable[[Statistics, torch.Generator], Tensor] | None = None
     """Tokens of an optimizer step [N] that the terms treat apart. Costs a forward pass."""
 
@@ -239,6 +242,9 @@ GSPO = Objective(over_samples, clipped_by_sample, 3e-4, 4e-4, by_sample=True)
 """Bounds: arXiv 2507.18071, section 5.1. A mean over a sample's tokens moves far less than they."""
 CISPO = Objective(over_tokens, capped, clip_high=4.0)
 """The paper tunes the cap and does not print it; 5 is ScaleRL's (arXiv 2510.13786)."""
+GSSPO = replace(GSPO, by_turn=True)
+"""The mean over an episode's turns of :func:`clipped_by_sample` with the turn's ratio (Workflow-R1,
+arXiv 2602.01202; its code is not published, bounds are GSPO's)."""
 GMPO = Objective(
     over_samples, clipped_by_geometric_mean, -math.expm1(-0.4), math.expm1(0.4), by_sample=True
 )

@@ -20,14 +20,21 @@ from flowright.core.errors import RunPaused
 from flowright.data.mixture import Mixture, tasks_hash
 from flowright.data.task import Task
 from flowright.environments.base import Environment
+from flowright.environments.episode import Episode
 from flowright.environments.rollout import Rollout
-from flowright.grpo.advantages import GroupAdvantages, group_advantages, signals_of
+from flowright.grpo.advantages import (
+    GroupAdvantages,
+    group_advantages,
+    signals_of,
+    with_turn_credit,
+)
 from flowright.grpo.batch import (
     Batch,
     Group,
     Logprobs,
     Place,
     Requested,
+    by_episode,
     penalised,
     requested,
     trained_groups,
@@ -35,14 +42,20 @@ from flowright.grpo.batch import (
     whole,
     whole_groups,
 )
+from flowright.grpo.episodes import Player, rolled_out
 from flowright.grpo.learner import Learner
-from flowright.grpo.problems import BatchTask, Fitting, draw_samples, problems_of, shown_prompts
+from flowright.grpo.problems import BatchTask, Fitting, problems_of, shown_prompts
 from flowright.grpo.ranks import ONE, Ranks
-from flowright.grpo.step_record import batch_metrics, rollout_records, sample_texts
+from flowright.grpo.step_record import (
+    batch_metrics,
+    episode_metrics,
+    rollout_records,
+    sample_texts,
+)
 from flowright.grpo.teacher import Teacher
 from flowright.llm.counters import metrics_since
 from flowright.policy.model_thread import on_model_thread
-from flowright.policy.sampling import Prompt, Sample, Sampler, Sampling, TokenTexts
+from flowright.policy.sampling import Prompt, Sampling, TokenTexts
 
 SEED_STRIDE = 1_000_003
 """Distance between the sampling seeds of runs: more than any run has steps."""
@@ -53,12 +66,18 @@ ROUND_STRIDE = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class WaitingSamples:
-    """A problem's samples that wait for the learner. ``asked`` (a name in checkpoints) is a
-    hash of their prompts and sampling settings: a resumed run drops samples of others."""
+    """A problem's episodes that wait for the learner, as :meth:`Episode.state` gives them.
+    ``asked`` (a name in checkpoints) is a hash of their prompts and sampling settings: a resumed
+    run drops samples of others."""
 
     task_id: str
     asked: str
-    samples: Sequence[Sample]
+    episodes: Sequence[Mapping[str, Any]]
+
+    @property
+    def oldest(self) -> int:
+        """The oldest policy that wrote a turn."""
+        return min(t["sample"]["version"] for e in self.episodes for t in e["turns"])
 
 
 Pending = Mapping[int, Sequence[WaitingSamples]]
@@ -81,7 +100,8 @@ class SourceState:
 class _Started:
     """A sampled batch; ``running`` gives it rolled out, and when rollouts began and ended."""
 
-    waiting_P: list[WaitingSamples]
+    problems_P: Sequence[BatchTask]
+    episodes_P_G: Sequence[Sequence[Episode]]
     running: asyncio.Task[tuple[Batch, float, float]]
 
 
@@ -153,8 +173,7 @@ class Pipeline(BatchSource):
     def __init__(
         self,
         config: Config,
-        sampler: Sampler,
-        environment: Environment,
+        player: Player,
         encode: Callable[[Task], Prompt],
         fitting: Fitting,
         tasks: Sequence[Task],
@@ -162,10 +181,11 @@ class Pipeline(BatchSource):
         texts: TokenTexts | None = None,
         teacher: Teacher | None = None,
     ) -> None:
-        super().__init__(environment, tasks)
+        super().__init__(player.environment, tasks)
         self._config = config
         self._ranks = ranks
-        self._sampler = sampler
+        self._player = player
+        self._sampler = player.sampler
         self._encode = encode
         self._fitting = fitting
         self._texts = texts
@@ -173,7 +193,7 @@ class Pipeline(BatchSource):
         self._mixture = Mixture(tasks, config.seed)
         self._spare = Mixture(tasks, f"{config.seed}/resampled")
         self._batches: dict[int, _Started] = {}
-        self._kept: dict[int, dict[int, list[Sample]]] = {}  # of a resumed run: by step and place
+        self._kept: dict[int, dict[int, list[Episode]]] = {}  # of a resumed run: by step and place
         self._dropped = 0  # samples that restore() dropped, until a step reports them
         self._seconds: dict[str, float] = {}  # of the step in progress, by metric
 
@@ -189,13 +209,22 @@ class Pipeline(BatchSource):
             batch.penalties_P_G,
             batch.divergences_P_G if grpo.trains_all else None,
         )
+        if grpo.turns.credit != "outcome":
+            advantages_P = [
+                with_turn_credit(found, rewards, episodes, grpo)
+                for found, rewards, episodes in zip(
+                    advantages_P, batch.task_rewards_P_G, batch.episodes_P_G, strict=True
+                )
+            ]
         if grpo.has_teacher:
             advantages_P = [found.times(grpo.teacher.reward_weight) for found in advantages_P]
         filters, rewarded = grpo.overlong == "filter", grpo.needs_rewards
-        groups = trained_groups(batch, advantages_P, filters, grpo.trains_all, rewarded)
+        groups = trained_groups(
+            batch, advantages_P, filters, grpo.trains_all, rewarded, grpo.turns.mask_failed
+        )
         return StepBatch(
             groups,
-            partial(self._metrics, batch, advantages_P, step),
+            partial(self._metrics, batch, advantages_P, groups, step),
             requested(batch, groups, grpo.prompts_per_step, rewarded),
             batch.rollouts,
             rollout_records(environment, batch, advantages_P, step, self._texts),
@@ -232,8 +261,11 @@ class Pipeline(BatchSource):
         # An empty share, too: all ranks run the model or none does.
         grpo, nats_S = self._config.grpo, None
         if grpo.kl_in == "reward" and grpo.kl_coefficient:
-            nats_S = await on_model_thread(learner.divergences, whole_groups(mine))
-        mine = penalised(mine, grpo, self._config.policy.max_new_tokens, nats_S)
+            groups = whole_groups(mine)
+            found = await on_model_thread(learner.divergences, groups)
+            nats_S = [sum(nats) for nats in by_episode(groups, found).values()]
+        longest = self._config.policy.max_new_tokens * self.environment.max_turns
+        mine = penalised(mine, grpo, longest, nats_S)
         shares = await self._ranks.all_gather((mine, problems))
         for _, problems in shares:
             if problems:
@@ -241,10 +273,16 @@ class Pipeline(BatchSource):
         return whole([batch for batch, _ in shares])
 
     def _metrics(
-        self, batch: Batch, advantages_P: Sequence[GroupAdvantages], step: int
+        self,
+        batch: Batch,
+        advantages_P: Sequence[GroupAdvantages],
+        groups: Sequence[Group],
+        step: int,
     ) -> dict[str, float]:
         metrics = self.environment.summarise(batch.rollouts)
         metrics |= batch_metrics(batch, advantages_P, step)
+        if self.environment.max_turns > 1:
+            metrics |= episode_metrics(batch, groups)
         if self._config.grpo.resample_rounds:
             more = len(batch.rollouts_P_G) - self._config.grpo.prompts_per_step
             metrics["reward/resampled_groups"] = float(more)
@@ -273,9 +311,9 @@ class Pipeline(BatchSource):
                 problems_P = self._share(self._tasks(number), number)
                 kept = self._kept.pop(number, {})
                 missing = [problem for problem in problems_P if problem.place not in kept]
-                drawn = iter(await self._sample(missing, self._seed(number)))
-                samples_P_G = [kept.get(problem.place) or next(drawn) for problem in problems_P]
-                self._begin(number, problems_P, samples_P_G)
+                drawn = iter(await self._sample(missing, self._seed(number), str(number)))
+                episodes_P_G = [kept.get(problem.place) or next(drawn) for problem in problems_P]
+                self._begin(number, problems_P, episodes_P_G)
 
     async def _rolled_out(self, step: int) -> Batch:
         """This rank's share of a step's batch, once its last attempt is done."""
@@ -292,9 +330,10 @@ class Pipeline(BatchSource):
         size, rounds = self._config.grpo.prompts_per_step, self._config.grpo.resample_rounds
         tasks_P = self._spare.batch((step - 1) * rounds + number - 1, size)[:groups]
         problems_P = self._share(tasks_P, step)
-        samples_P_G = await self._sample(problems_P, self._seed(step) + number * ROUND_STRIDE)
+        seed, key = self._seed(step) + number * ROUND_STRIDE, f"{step}/round-{number}"
+        episodes_P_G = await self._sample(problems_P, seed, key)
         began = time.perf_counter()
-        batch = await self._rollout(problems_P, samples_P_G, f"{step}/round-{number}")
+        batch = await self._rollout(problems_P, episodes_P_G)
         waited = time.perf_counter() - began
         self._seconds["time/wait_for_llm"] += waited
         self._seconds["time/rollout"] += waited
@@ -303,7 +342,7 @@ class Pipeline(BatchSource):
     def state(self, step: int) -> SourceState:
         """Samples of batches after ``step``, since a later policy would draw others; and what the
         environment remembers but for those batches, which are rolled out again."""
-        later = {n: batch.waiting_P for n, batch in self._batches.items() if n > step}
+        later = {n: self._waiting(batch) for n, batch in self._batches.items() if n > step}
         keys = [f"{self._config.seed}/{number}/" for number in later]
         return SourceState(later, self.environment.state(keys))
 
@@ -323,18 +362,20 @@ class Pipeline(BatchSource):
         problems_P = self._problems(list(enumerate(self._tasks(number))), number)
         wanted_P = [(problem.task.id, self._fingerprint(problem)) for problem in problems_P]
         fit = {
-            place: list(waiting.samples)
-            for place, (waiting, wanted) in enumerate(zip(waiting_P, wanted_P, strict=False))
+            place: problem.restored(waiting.episodes, self._key(str(number), place))
+            for place, (problem, waiting, wanted) in enumerate(
+                zip(problems_P, waiting_P, wanted_P, strict=False)
+            )
             if (waiting.task_id, waiting.asked) == wanted
-            and len(waiting.samples) == self._config.grpo.group_size
-            and all(sample.version >= number - 1 - self._ahead for sample in waiting.samples)
+            and len(waiting.episodes) == self._config.grpo.group_size
+            and waiting.oldest >= number - 1 - self._ahead
         }
         mine = self._ranks.mine(range(len(wanted_P)))
         self._kept[number] = {place: fit[place] for place in mine if place in fit}
         lost = [waiting for place, waiting in enumerate(waiting_P) if place not in fit]
         if not lost:
             return ""
-        count = sum(len(waiting.samples) for waiting in lost)
+        count = sum(len(waiting.episodes) for waiting in lost)
         self._dropped += count
         names = ", ".join(waiting.task_id for waiting in lost[:3])
         more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
@@ -359,6 +400,9 @@ class Pipeline(BatchSource):
     def _fingerprint(self, problem: BatchTask) -> str:
         policy = self._config.policy
         how = (policy.temperature, policy.top_p, policy.max_new_tokens)
+        if self.environment.max_turns > 1:
+            longest = self.environment.max_episode_tokens, policy.max_observation_tokens
+            how = (*how, self.environment.max_turns, *longest)
         digest = hashlib.sha256(str(how).encode())
         for form in problem.forms:
             for token_ids in (form.prompt.token_ids, *(shown.token_ids for shown in form.shown)):
@@ -376,7 +420,12 @@ class Pipeline(BatchSource):
     def _seed(self, step: int) -> int:
         return self._config.seed * SEED_STRIDE + step
 
-    async def _sample(self, problems_P: Sequence[BatchTask], seed: int) -> list[list[Sample]]:
+    def _key(self, key: str, place: int) -> str:
+        return f"{self._config.seed}/{key}/{place}"
+
+    async def _sample(
+        self, problems_P: Sequence[BatchTask], seed: int, key: str
+    ) -> list[list[Episode]]:
         policy = self._config.policy
         sampling = Sampling(policy.temperature, policy.top_p, policy.max_new_tokens, seed)
         if not problems_P:  # fewer than there are ranks
@@ -384,40 +433,38 @@ class Pipeline(BatchSource):
         began = time.perf_counter()
         size = self._config.grpo.group_size
         shares_P = [problem.attempts_per_form(size) for problem in problems_P]
-        drawn = await draw_samples(self._sampler, problems_P, shares_P, sampling)
+        keys_P = [self._key(key, problem.place) for problem in problems_P]
+        drawn = await self._player.play(problems_P, shares_P, sampling, keys_P)
         self._seconds["time/sample"] += time.perf_counter() - began
         return drawn
 
     def _begin(
-        self, number: int, problems_P: Sequence[BatchTask], samples_P_G: list[list[Sample]]
+        self, number: int, problems_P: Sequence[BatchTask], episodes_P_G: list[list[Episode]]
     ) -> None:
         async def run() -> tuple[Batch, float, float]:
             began = time.perf_counter()
-            batch = await self._rollout(problems_P, samples_P_G, str(number))
+            batch = await self._rollout(problems_P, episodes_P_G)
             return batch, began, time.perf_counter()
 
-        waiting_P = [
-            WaitingSamples(problem.task.id, self._fingerprint(problem), samples)
-            for problem, samples in zip(problems_P, samples_P_G, strict=True)
+        running = asyncio.create_task(run())
+        self._batches[number] = _Started(problems_P, episodes_P_G, running)
+
+    def _waiting(self, batch: _Started) -> list[WaitingSamples]:
+        return [
+            WaitingSamples(problem.task.id, self._fingerprint(problem), [e.state() for e in some])
+            for problem, some in zip(batch.problems_P, batch.episodes_P_G, strict=True)
         ]
-        self._batches[number] = _Started(waiting_P, asyncio.create_task(run()))
 
     async def _rollout(
-        self, problems_P: Sequence[BatchTask], samples_P_G: list[list[Sample]], key: str
+        self, problems_P: Sequence[BatchTask], episodes_P_G: list[list[Episode]]
     ) -> Batch:
-        prefix = f"{self._config.seed}/{key}"
-        pairs = list(zip(problems_P, samples_P_G, strict=True))
+        pairs = list(zip(problems_P, episodes_P_G, strict=True))
         prompts_P_G = [problem.prompts(len(some)) for problem, some in pairs]
         shown_P_G = [problem.shown(len(some)) for problem, some in pairs]
-        sampled = Batch(prompts_P_G, shown_P_G, samples_P_G, [])
+        sampled = Batch(prompts_P_G, shown_P_G, episodes_P_G, [])
         teaching = asyncio.create_task(self._teacher_logprobs(sampled))
         try:
-            rollouts_P_G = await self.environment.rollout(
-                [
-                    problem.completions(samples_G, f"{prefix}/{problem.place}")
-                    for problem, samples_G in pairs
-                ]
-            )
+            rollouts_P_G = await rolled_out(self.environment, episodes_P_G)
             teacher_P_G = await teaching
         finally:
             teaching.cancel()
@@ -432,10 +479,20 @@ class Pipeline(BatchSource):
         if self._teacher is None:
             return []
         began = time.perf_counter()
-        found = iter(await self._teacher.score(whole_groups(sampled)))
+        groups = whole_groups(sampled)
+        found = by_episode(groups, await self._teacher.score(groups))
         took = time.perf_counter() - began
         self._seconds["time/teacher"] = self._seconds.get("time/teacher", 0.0) + took
-        return [[next(found) for _ in group] for group in sampled.samples_P_G]
+        return [
+            [_joined_scores(found[p, g]) for g in range(len(group))]
+            for p, group in enumerate(sampled.episodes_P_G)
+        ]
+
+
+def _joined_scores(parts: Sequence[Logprobs | str]) -> Logprobs | str:
+    """Join the teacher's scores of an episode's samples; one failure is all of it."""
+    failed = next((part for part in parts if isinstance(part, str)), None)
+    return failed or [value for part in parts for value in part if isinstance(value, float)]
 
 
 def check_teacher_failures(step: int, batch: Batch, limit: float) -> None:

@@ -4,13 +4,15 @@ A scaffold is a richer prompt that an attempt is sampled from while it trains on
 (:meth:`flowright.environments.base.Environment.scaffolds`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from flowright.core.errors import ConfigError
 from flowright.data.task import Task
 from flowright.environments.base import Environment
-from flowright.environments.rollout import Completion, Rollout
+from flowright.environments.episode import Episode
+from flowright.environments.rollout import Rollout
 from flowright.llm.chat import Message
 from flowright.policy.sampling import Prompt, Sample, Sampler, Sampling
 from flowright.policy.vllm.fleet import all_of
@@ -20,6 +22,9 @@ FORM_STRIDE = 1 << 20
 
 SCAFFOLD_STRIDE = 1 << 40
 """Distance between a form's prompts among the draws: more than all forms of a batch take up."""
+
+TURN_STRIDE = 1 << 80
+"""Distance between the turns of an episode among the draws: more than all prompts take up."""
 
 Fitting = Callable[[Sequence[Message]], tuple[int, ...] | None]
 """Token ids of messages as a prompt; None where they are too long for one."""
@@ -134,13 +139,26 @@ class BatchTask:
             )
         return share
 
-    def completions(self, samples: Sequence[Sample], key: str) -> list[Completion]:
-        """Return its samples, form by form, as completions to roll out, with keys ``key/0``,
+    def episodes(self, samples: Sequence[Sample], key: str) -> list[Episode]:
+        """Return its samples, form by form, as episodes of one turn, with keys ``key/0``,
         ``key/1``..."""
         share = len(samples) // len(self.forms)
+        contexts = [
+            form.shown[i].token_ids if form.shown else form.prompt.token_ids
+            for form in self.forms
+            for i in range(share)
+        ]
         return [
-            Completion(self.forms[i // share].task, sample, f"{key}/{i}")
+            Episode.single(self.forms[i // share].task, sample, f"{key}/{i}", contexts[i])
             for i, sample in enumerate(samples)
+        ]
+
+    def restored(self, states: Sequence[Mapping[str, Any]], key: str) -> list[Episode]:
+        """Return the episodes of their :meth:`Episode.state`, with keys as :meth:`episodes`."""
+        share = len(states) // len(self.forms)
+        return [
+            Episode.restore(self.forms[i // share].task, f"{key}/{i}", state)
+            for i, state in enumerate(states)
         ]
 
     def prompts(self, attempts: int) -> list[Prompt]:

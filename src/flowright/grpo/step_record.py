@@ -13,15 +13,19 @@ from torch import Tensor
 
 from flowright.data.mixture import tasks_by_kind
 from flowright.environments.base import Environment
+from flowright.environments.episode import STOPS, Episode
 from flowright.environments.rollout import Rollout, to_record
 from flowright.grpo.advantages import GroupAdvantages
-from flowright.grpo.batch import Batch, Place
+from flowright.grpo.batch import Batch, Group, Place, Trained, flattened
 from flowright.grpo.objectives import Terms
 from flowright.grpo.problems import ShownPrompt, is_scaffolded
 from flowright.policy.sampling import Sample, TokenTexts
 
 TOKENS = "token_logprobs"
 DIGITS = 4
+
+SHOWN_TURNS = 8
+"""Turns with a metric of their own."""
 
 SCAFFOLD_CHARACTERS = 2000
 """Characters of a scaffold that a record keeps."""
@@ -165,16 +169,16 @@ def scaffold_metrics(batch: Batch) -> dict[str, float]:
 
 
 def _token_metrics(batch: Batch) -> dict[str, float]:
-    samples = [sample for group in batch.samples_P_G for sample in group]
+    episodes = [episode for group in batch.episodes_P_G for episode in group]
     prompts = [prompt for prompts_G in batch.prompts_P_G for prompt in prompts_G]
     both = zip(prompts, batch.rollouts, strict=True)
     cut = [p.truncated or r.cut_prompt is not None for p, r in both]
     return {
         **length_metrics(
-            [len(sample.token_ids) for sample in samples],
+            [episode.length for episode in episodes],
             [len(prompt.token_ids) for prompt in prompts],
         ),
-        "tokens/cut_frac": sum(s.finish_reason == "length" for s in samples) / len(samples),
+        "tokens/cut_frac": sum(episode.is_cut for episode in episodes) / len(episodes),
         "prompt/truncated": sum(cut) / len(cut),
     }
 
@@ -190,8 +194,43 @@ def length_metrics(completions: Sequence[int], prompts: Sequence[int]) -> dict[s
 
 def _staleness(batch: Batch, step: int) -> dict[str, float]:
     """Updates between the policy that sampled and the one that is trained, mean over samples."""
-    versions = [sample.version for group in batch.samples_P_G for sample in group]
+    versions = [episode.version for group in batch.episodes_P_G for episode in group]
     return {"pipeline/staleness": step - 1 - sum(versions) / len(versions)}
+
+
+def episode_metrics(batch: Batch, groups: Sequence[Group]) -> dict[str, float]:
+    """Return turns, ends and observations of a batch of several turns, and the share of the trained
+    tokens that are those that were sampled, behind the context that the sampler saw."""
+    episodes = [episode for group in batch.episodes_P_G for episode in group]
+    seen = [turn.answer_ids for e in episodes for turn in e.turns if turn.answer_ids]
+    counts = [len(episode.turns) for episode in episodes]
+    metrics = {"turns/mean": sum(counts) / len(counts), "turns/max": float(max(counts))}
+    for stop in STOPS:
+        metrics[f"turns/stop/{stop}"] = sum(e.stop == stop for e in episodes) / len(episodes)
+    failed = [turn.is_failed for episode in episodes for turn in episode.turns]
+    metrics["turns/unparsed"] = sum(failed) / len(failed)
+    if seen:
+        metrics["tokens/observation_mean"] = sum(map(len, seen)) / len(seen)
+    same = trained = 0
+    for group in flattened(groups):
+        for sample in group.samples:
+            assert sample.place is not None
+            p, g = sample.place
+            trained += sample.count
+            same += _as_sampled(group.prompt_ids, sample, batch.episodes_P_G[p][g])
+    return metrics | ({"tokens/trained_as_sampled": same / trained} if trained else {})
+
+
+def _as_sampled(prompt_ids: Sequence[int], sample: Trained, episode: Episode) -> int:
+    """Return how many learned tokens stand in a turn that was sampled so, behind what it saw."""
+    ids = (*prompt_ids, *sample.token_ids)
+    learned = [True] * len(sample.token_ids) if sample.learned is None else sample.learned
+    count = 0
+    for turn in episode.turns:
+        start, stop = len(turn.context_ids), len(turn.context_ids) + len(turn.sample.token_ids)
+        if ids[:stop] == (*turn.context_ids, *turn.sample.token_ids):
+            count += sum(learned[start - len(prompt_ids) : stop - len(prompt_ids)])
+    return count
 
 
 def memory(device: torch.device) -> dict[str, float]:
@@ -218,6 +257,8 @@ class StepSums:
         *("pairs", "decided", "right", "score", "lead"),
         *("scaffold_tokens", "scaffold_log_ratio", "scaffold_weight", "scaffold_capped"),
         *("scaffold_nucleus", "teacher_kl"),
+        *(f"gap_{turn}" for turn in range(SHOWN_TURNS)),
+        *(f"gap_tokens_{turn}" for turn in range(SHOWN_TURNS)),
     )
 
     def __init__(self, device: torch.device) -> None:
@@ -225,6 +266,14 @@ class StepSums:
 
     def add(self, name: str, value: Tensor | int) -> None:
         self.values[self.NAMES.index(name)] += value
+
+    def add_gaps(self, chunk: Sequence[Trained], gaps_N: Tensor) -> None:
+        """Add the tokens' gaps between sampler and learner by turn; later turns are the last."""
+        credits = [credit for sample in chunk for credit in sample.turns]
+        for credit, gaps_T in zip(credits, gaps_N.split([c.tokens for c in credits]), strict=True):
+            turn = min(credit.turn, SHOWN_TURNS - 1)
+            self.add(f"gap_{turn}", gaps_T.sum())
+            self.add(f"gap_tokens_{turn}", credit.tokens)
 
     def add_apart(self, name: str, values_N: Tensor, scaffolded_N: Tensor | None) -> None:
         """Add values of scaffolded samples under ``scaffold_name``; ``scaffolded_N`` is None where
@@ -296,6 +345,7 @@ def update_metrics(
         "policy/loss": met["loss"] / epoch,
         "policy/pg_loss": met["policy"] / epoch,
         "policy/entropy": met["entropy"] / met["tokens"],
+        **_gap_metrics(start),
     }
     if tokens := whole["signal_tokens"]:
         clipped = {name: whole[f"clipped_{name}"] / tokens for name in ("low", "high", "dual")}
@@ -323,6 +373,15 @@ def teacher_metrics(sums_M: Tensor, epoch: int) -> dict[str, float]:
     KL(policy || teacher) of a token."""
     met = dict(zip(StepSums.NAMES, sums_M[:epoch].sum(dim=0).tolist(), strict=True))
     return {"teacher/kl": met["teacher_kl"] / met["tokens"]}
+
+
+def _gap_metrics(sums: Mapping[str, float]) -> dict[str, float]:
+    """Mean gap between the log-probabilities of sampler and learner, in nats, by turn from 1."""
+    return {
+        f"policy/logprob_gap/turn_{turn + 1}": sums[f"gap_{turn}"] / count
+        for turn in range(SHOWN_TURNS)
+        if (count := sums[f"gap_tokens_{turn}"])
+    }
 
 
 def _apart(bare: str, scaffolded: str, sums: Mapping[str, float], name: str) -> dict[str, float]:

@@ -4,13 +4,14 @@ model, loaded beside the policy or behind vLLM servers. Its term of the loss is 
 import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import compress
 from typing import Protocol
 
 from flowright.config.grpo import GrpoSection, TeacherSection
 from flowright.config.policy import LoraSection
 from flowright.config.root import Config
 from flowright.core.errors import ConfigError, RunError, RunPaused, UserError
-from flowright.grpo.batch import Group, Logprobs, score
+from flowright.grpo.batch import Group, Logprobs, Trained, score
 from flowright.grpo.selfcheck import check_sharing
 from flowright.llm.counters import Counters
 from flowright.llm.transport import CONNECT_SECONDS, RequestError
@@ -81,19 +82,18 @@ class ServedTeacher:
 
     async def score(self, groups: Sequence[Group]) -> list[Logprobs | str]:
         return await all_of(
-            self._one(group.prompt_ids, sample.token_ids)
-            for group in groups
-            for sample in group.samples
+            self._one(group.prompt_ids, sample) for group in groups for sample in group.samples
         )
 
-    async def _one(self, prompt: Sequence[int], completion: Sequence[int]) -> Logprobs | str:
-        ids = [*prompt, *completion]
+    async def _one(self, prompt: Sequence[int], sample: Trained) -> Logprobs | str:
+        ids = [*prompt, *sample.token_ids]
         try:
             found = await self._fleet.ask(str(ids), lambda s: s.score(self._name, ids, LEAST))
         except (RunError, RunPaused) as error:
             return "; ".join(error.problems)
         self._fleet.counters.role("teacher").replied(len(ids), 0)
-        return found[len(prompt) - 1 :].tolist()
+        scores = found[len(prompt) - 1 :].tolist()
+        return scores if sample.learned is None else [*compress(scores, sample.learned)]
 
     async def check(self, tokenizer: Tokenizer | None, longest: int) -> None:
         """Raise UserError with a line for each server that does not score samples of ``longest``

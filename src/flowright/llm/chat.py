@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 
 from flowright.core.errors import FailureError, Reason
 
-Role = Literal["system", "user", "assistant"]
+Role = Literal["system", "user", "assistant", "tool"]
 Effort = Literal["low", "medium", "high"]
 LESS_EFFORT: Mapping[Effort, Effort] = {"high": "medium", "medium": "low", "low": "low"}
 """The reasoning effort of a retry after a reply that spent its budget thinking."""

@@ -77,6 +77,8 @@ class LocalSampler:
     One call at a time on a policy, and no update meanwhile.
     """
 
+    batches = True
+
     def __init__(
         self,
         policy: Policy,

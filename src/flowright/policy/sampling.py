@@ -55,8 +55,7 @@ def render(messages: Sequence[Message], tokenizer: Tokenizer, max_tokens: int) -
     content = text_ids(_plain(last.content, last.role, tokenizer), tokenizer)
     keep = len(content) - (len(ids) - max_tokens)
     while keep >= _LEAST_PROBLEM_TOKENS:
-        head, tail = content[: keep // 2], content[len(content) - keep // 2 :]
-        shorter = tokenizer.decode(head) + CUT_MARKER + tokenizer.decode(tail)
+        shorter = _without_middle(content, keep, tokenizer, CUT_MARKER)
         turns = [*messages[:-1], Message(last.role, shorter)]
         ids = template_ids(turns, tokenizer, to_answer=True)
         if len(ids) <= max_tokens:
@@ -67,6 +66,23 @@ def render(messages: Sequence[Message], tokenizer: Tokenizer, max_tokens: int) -
         f"policy.max_prompt_tokens: {max_tokens} leaves no room for the problem; the instructions "
         f"alone need about {alone} tokens"
     )
+
+
+def cut_middle(text: str, tokenizer: Tokenizer, most: int, marker: str) -> str:
+    """Return a message's text, cut in its middle with a marker if it has more than ``most``
+    tokens."""
+    content = text_ids(_plain(text, "user", tokenizer), tokenizer)
+    keep, shorter, count = most, text, len(content)
+    while count > most and keep > 0:
+        keep -= max(1, count - most) if shorter is not text else len(marker) // 2
+        shorter = _without_middle(content, max(0, keep), tokenizer, marker)
+        count = len(text_ids(_plain(shorter, "user", tokenizer), tokenizer))
+    return shorter
+
+
+def _without_middle(content: Sequence[int], keep: int, tokenizer: Tokenizer, marker: str) -> str:
+    head, tail = content[: keep // 2], content[len(content) - keep // 2 :]
+    return tokenizer.decode(head) + marker + tokenizer.decode(tail)
 
 
 def fitting(
@@ -206,6 +222,11 @@ class Sample:
 
 class Sampler(Protocol):
     """Draws completions from the current policy and proves which one it serves."""
+
+    @property
+    def batches(self) -> bool:
+        """True where the prompts of a call are decoded together, and calls one after the other."""
+        ...
 
     @property
     def version(self) -> int: ...

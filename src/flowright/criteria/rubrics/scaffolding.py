@@ -20,7 +20,8 @@ from flowright.config.loading import load_section
 from flowright.config.section import Section
 from flowright.core.errors import ConfigError
 from flowright.criteria.rubrics.rows import Item, RubricRow, VerifRow
-from flowright.data.preferences import Conversation, Turn
+from flowright.data.preferences import Conversation
+from flowright.llm.chat import Message
 from flowright.llm.fences import sanitise
 
 Text = Annotated[str, Field(pattern=r"\S")]
@@ -135,8 +136,8 @@ def scaffolded(
         return conversation
     first = conversation[0]
     if first.role != "system":
-        return (Turn("system", message), *conversation)
-    return (Turn("system", f"{first.content}\n\n{message}".strip()), *conversation[1:])
+        return (Message("system", message), *conversation)
+    return (Message("system", f"{first.content}\n\n{message}".strip()), *conversation[1:])
 
 
 def _listed(items: Sequence[Item]) -> str:

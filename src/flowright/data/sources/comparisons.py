@@ -12,8 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from flowright.data.preferences import Pair, Preferred, Rated, Speaker, Turn
+from flowright.data.preferences import Pair, Preferred, Rated, Speaker
 from flowright.data.sources.dataset import UpstreamRow, json_table
+from flowright.llm.chat import Message
 
 T = TypeVar("T")
 
@@ -45,7 +46,7 @@ def chosen(row: UpstreamRow, key: str, meanings: Mapping[int, T]) -> T:
     return meanings[value]
 
 
-def conversation_of(row: UpstreamRow, *turns: Turn) -> tuple[Turn, ...]:
+def conversation_of(row: UpstreamRow, *turns: Message) -> tuple[Message, ...]:
     """Return the turns as a conversation. Raises DataError for an empty turn."""
     empty = next((turn for turn in turns if not turn.content.strip()), None)
     if empty is not None:
@@ -64,7 +65,7 @@ def llmbar(category: str) -> Callable[[UpstreamRow], Pair]:
         return Pair(
             id=f"{category}/{row.name}",
             source="llmbar",
-            conversation=conversation_of(row, Turn("user", written(row, "input"))),
+            conversation=conversation_of(row, Message("user", written(row, "input"))),
             first=written(row, "output_1"),
             second=written(row, "output_2"),
             label=chosen(row, "label", _FIRST_OR_SECOND),
@@ -90,7 +91,7 @@ def pandalm(row: UpstreamRow) -> Pair:
     return Pair(
         id=str(row.integer("idx")),
         source="pandalm",
-        conversation=conversation_of(row, Turn("user", "".join(texts))),
+        conversation=conversation_of(row, Message("user", "".join(texts))),
         first=loosely_written(row, "response1"),
         second=loosely_written(row, "response2"),
         label=majority(votes),
@@ -110,7 +111,7 @@ def autoj(row: UpstreamRow) -> Pair:
     return Pair(
         id=row.name,
         source="autoj",
-        conversation=conversation_of(row, Turn("user", written(row, "prompt"))),
+        conversation=conversation_of(row, Message("user", written(row, "prompt"))),
         first=written(row, "response 1"),
         second=written(row, "response 2"),
         label=chosen(row, "label", {0: "first", 1: "second", 2: "tie"}),
@@ -126,7 +127,7 @@ def evalbiasbench(row: UpstreamRow) -> Pair:
     return Pair(
         id=f"{category}/{row.name}",
         source="evalbiasbench",
-        conversation=conversation_of(row, Turn("user", written(row, "instruction"))),
+        conversation=conversation_of(row, Message("user", written(row, "instruction"))),
         first=written(row, "response1"),
         second=written(row, "response2"),
         label=chosen(row, "label", _FIRST_OR_SECOND),
@@ -166,7 +167,7 @@ def judgebench(answered_by: str) -> Callable[[UpstreamRow], Pair]:
         return Pair(
             id=f"{answered_by}/{row.text('pair_id')}",
             source="judgebench",
-            conversation=conversation_of(row, Turn("user", written(row, "question"))),
+            conversation=conversation_of(row, Message("user", written(row, "question"))),
             first=written(row, "response_A"),
             second=written(row, "response_B"),
             label="first" if label == "A>B" else "second",
@@ -220,13 +221,13 @@ def _judged(row: UpstreamRow, key: str) -> tuple[str, str]:
     return conversation.strip(), answer.strip()
 
 
-def turns(row: UpstreamRow, text: str, heading: re.Pattern[str]) -> tuple[Turn, ...]:
+def turns(row: UpstreamRow, text: str, heading: re.Pattern[str]) -> tuple[Message, ...]:
     """A conversation that begins and ends with the user, where ``heading`` stands before each
     turn but the first. Raises DataError where two turns in a row are of one speaker."""
     first, *rest = heading.split(text)
-    spoken = [Turn("user", first.strip())]
+    spoken = [Message("user", first.strip())]
     for name, content in zip(rest[::2], rest[1::2], strict=True):
-        spoken.append(Turn(_SPEAKERS[name], content.strip()))
+        spoken.append(Message(_SPEAKERS[name], content.strip()))
     expected = [("user", "assistant")[index % 2] for index in range(len(spoken))]
     if [turn.role for turn in spoken] != expected or len(spoken) % 2 == 0:
         raise row.error("the turns do not go from user to assistant and end with the user")

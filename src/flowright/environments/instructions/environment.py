@@ -25,6 +25,7 @@ from flowright.environments.base import (
     TaskSets,
     TokenCount,
 )
+from flowright.environments.episode import Episode
 from flowright.environments.instructions.config import CHECKED, InstructionsSection
 from flowright.environments.instructions.display import DISPLAY
 from flowright.environments.instructions.grader import (
@@ -52,7 +53,7 @@ from flowright.environments.instructions.tasks import (
     sentences_of,
     trained_on,
 )
-from flowright.environments.rollout import Completion, Rollout, outcome_metrics, with_terms
+from flowright.environments.rollout import Rollout, outcome_metrics, with_terms
 from flowright.environments.row_tasks import RowEnvironment
 from flowright.environments.workflow.environment import open_sandbox
 from flowright.llm.chat import Message
@@ -126,7 +127,7 @@ class InstructionsEnvironment(RowEnvironment[InstructionsSection]):
         async with open_grader(self.config) as self._open:
             yield
 
-    async def rollout(self, groups: Sequence[Sequence[Completion]]) -> list[list[Rollout]]:
+    async def rollout(self, groups: Sequence[Sequence[Episode]]) -> list[list[Rollout]]:
         rollouts = await roll_out(self._open.grader, groups)
         return await with_terms(self._open.terms, groups, rollouts, term_sample)
 

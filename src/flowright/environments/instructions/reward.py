@@ -11,9 +11,10 @@ from flowright.core.off_loop import off_loop
 from flowright.criteria.constraints.checkers import InstructedPrompt, verdicts
 from flowright.criteria.rubrics.rows import RubricRow, VerifRow
 from flowright.data.task import Problem
+from flowright.environments.episode import Episode
 from flowright.environments.instructions.config import InstructionsSection, Rules
 from flowright.environments.instructions.tasks import InstructionTask, PromptRow, Row
-from flowright.environments.rollout import UNSCORED, Completion, Reward, Rollout, means
+from flowright.environments.rollout import UNSCORED, Reward, Rollout, means
 from flowright.grading import Gold
 from flowright.grading.numbers import lone_number
 from flowright.judging.group_judge import GroupJudge
@@ -69,7 +70,7 @@ class InstructionGrade:
 class Grader(Protocol):
     """Grades the answers to the tasks of one kind of reward."""
 
-    async def grade(self, task: InstructionTask, completion: Completion) -> InstructionGrade: ...
+    async def grade(self, task: InstructionTask, completion: Episode) -> InstructionGrade: ...
 
 
 class ConstraintGrader:
@@ -78,11 +79,11 @@ class ConstraintGrader:
     def __init__(self, section: InstructionsSection) -> None:
         self._section = section
 
-    async def grade(self, task: InstructionTask, completion: Completion) -> InstructionGrade:
+    async def grade(self, task: InstructionTask, completion: Episode) -> InstructionGrade:
         return (await self.read(task, completion))[1]
 
     async def read(
-        self, task: InstructionTask, completion: Completion
+        self, task: InstructionTask, completion: Episode
     ) -> tuple[str, InstructionGrade]:
         """Return the completion without its thinking, and its grade."""
         section, row = self._section, task.row
@@ -110,11 +111,11 @@ class ConstraintGrader:
 class TermsGrader:
     """Leaves the whole reward to ``reward.terms``."""
 
-    async def grade(self, task: InstructionTask, completion: Completion) -> InstructionGrade:
+    async def grade(self, task: InstructionTask, completion: Episode) -> InstructionGrade:
         return InstructionGrade(0.0, (), words=await _words(completion.sample.text))
 
 
-def term_sample(completion: Completion, rollout: Rollout) -> TermSample:
+def term_sample(completion: Episode, rollout: Rollout) -> TermSample:
     """Return an answer for ``reward.terms``, with the row's fields as columns."""
     task, text = completion.task, completion.sample.text
     assert isinstance(task, InstructionTask)
@@ -144,12 +145,12 @@ class JudgedGrader:
         self._judge, self._instruction = judge, instruction
         self._checkers = ConstraintGrader(section)
 
-    async def grade(self, task: InstructionTask, completion: Completion) -> InstructionGrade:
+    async def grade(self, task: InstructionTask, completion: Episode) -> InstructionGrade:
         query, checked = await self.query(task, completion)
         return with_verdict(checked, await self._judge.judge(query))
 
     async def query(
-        self, task: InstructionTask, completion: Completion
+        self, task: InstructionTask, completion: Episode
     ) -> tuple[JudgeQuery, InstructionGrade]:
         """Return the query to the judge, and the grade by the checkers."""
         spoken, checked = await self._checkers.read(task, completion)
@@ -179,12 +180,12 @@ class RankingGrader:
     def __init__(self, ranking: GroupJudge, single: JudgedGrader) -> None:
         self._ranking, self._single = ranking, single
 
-    async def grade(self, task: InstructionTask, completion: Completion) -> InstructionGrade:
+    async def grade(self, task: InstructionTask, completion: Episode) -> InstructionGrade:
         """Grade an answer without a group, which has no reward."""
         return (await self.grade_group([(task, completion)]))[0]
 
     async def grade_group(
-        self, group: Sequence[tuple[InstructionTask, Completion]]
+        self, group: Sequence[tuple[InstructionTask, Episode]]
     ) -> list[InstructionGrade]:
         both = await asyncio.gather(*(self._single.query(*each) for each in group))
         verdicts = await self._ranking.rank([query for query, _ in both])
@@ -205,7 +206,7 @@ class RubricGrader:
     def __init__(self, reward: RubricReward, right: float) -> None:
         self._reward, self._right = reward, right
 
-    async def grade(self, task: InstructionTask, completion: Completion) -> InstructionGrade:
+    async def grade(self, task: InstructionTask, completion: Episode) -> InstructionGrade:
         row = task.row
         assert isinstance(row, RubricRow)
         grade = await self._reward.grade(row, completion.sample.text, completion.key)
@@ -230,7 +231,7 @@ class VerifGrader:
     def __init__(self, reward: VerifReward, rules: Rules, right: float) -> None:
         self._reward, self._rules, self._right = reward, rules, right
 
-    async def grade(self, task: InstructionTask, completion: Completion) -> InstructionGrade:
+    async def grade(self, task: InstructionTask, completion: Episode) -> InstructionGrade:
         row = task.row
         assert isinstance(row, VerifRow)
         grade = await self._reward.grade(row, completion.sample.text, completion.key)
@@ -344,12 +345,12 @@ def instruction_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
 _KEPT_CHARS = 2_000  # of a criterion in a record
 
 
-async def roll_out(grader: Grader, groups: Sequence[Sequence[Completion]]) -> list[list[Rollout]]:
+async def roll_out(grader: Grader, groups: Sequence[Sequence[Episode]]) -> list[list[Rollout]]:
     """The rollouts of groups, in their order."""
     return [*await asyncio.gather(*(_graded(grader, group) for group in groups))]
 
 
-async def _graded(grader: Grader, group: Sequence[Completion]) -> list[Rollout]:
+async def _graded(grader: Grader, group: Sequence[Episode]) -> list[Rollout]:
     if not isinstance(grader, RankingGrader):
         return [*await asyncio.gather(*(_graded_one(grader, completion) for completion in group))]
     grades: Sequence[InstructionGrade | None] = [None] * len(group)
@@ -359,20 +360,20 @@ async def _graded(grader: Grader, group: Sequence[Completion]) -> list[Rollout]:
     return [_rollout(completion, grade, caught.failure) for completion, grade in pairs]
 
 
-async def _graded_one(grader: Grader, completion: Completion) -> Rollout:
+async def _graded_one(grader: Grader, completion: Episode) -> Rollout:
     grade: InstructionGrade | None = None
     with boundary("grading") as caught:
         grade = await grader.grade(_task(completion), completion)
     return _rollout(completion, grade, caught.failure)
 
 
-def _task(completion: Completion) -> InstructionTask:
+def _task(completion: Episode) -> InstructionTask:
     assert isinstance(completion.task, InstructionTask)
     return completion.task
 
 
 def _rollout(
-    completion: Completion, grade: InstructionGrade | None, failure: Failure | None
+    completion: Episode, grade: InstructionGrade | None, failure: Failure | None
 ) -> Rollout:
     task, sample = completion.task, completion.sample
     if grade is None:

@@ -20,7 +20,7 @@ from flowright.criteria.rubrics.rows import (
 )
 from flowright.criteria.rubrics.scaffolding import require_criteria
 from flowright.data.contamination import TrainedOn, conversation_key, read_sealed_files, test_files
-from flowright.data.preferences import Conversation, Turn
+from flowright.data.preferences import Conversation
 from flowright.data.row_files import (
     Fault,
     LeftOut,
@@ -88,7 +88,7 @@ class InstructionTask(Task):
 
 def conversation_of(row: Row) -> Conversation:
     """The turns that a row's answer follows."""
-    return (Turn("user", row.text),) if isinstance(row, InstructedPrompt) else row.conversation
+    return (Message("user", row.text),) if isinstance(row, InstructedPrompt) else row.conversation
 
 
 def task_of(row: Row, source: str, place: str, shown: tuple[Item, ...] = ()) -> InstructionTask:
@@ -112,7 +112,7 @@ def _best(row: Row) -> str:
 
 def messages_of(conversation: Conversation) -> list[Message]:
     """The turns as the chat template takes them."""
-    return [Message(turn.role, turn.content) for turn in conversation]
+    return [*conversation]
 
 
 SOURCE = "known_rule"
@@ -173,7 +173,7 @@ def known_tasks(
 
 
 def _row(wanted: Wanted, reward: RewardKind, place: str) -> Row:
-    asked = (Turn("user", wanted.prompt),)
+    asked = (Message("user", wanted.prompt),)
     if reward == "own":
         columns = {"prompt": wanted.prompt, "named": [*wanted.named], "left_out": wanted.left_out}
         return PromptRow(asked, columns, place)
@@ -365,7 +365,7 @@ def _prompt_row(values: Mapping[str, Any], where: str, path: Path) -> PromptRow:
     """Return the row of a text, or of messages that end with the user's. Raises UnusableRow."""
     prompt = column(values, "prompt")
     if isinstance(prompt, str):
-        asked: Conversation = (Turn("user", text_of(prompt, "prompt")),)
+        asked: Conversation = (Message("user", text_of(prompt, "prompt")),)
     else:
         asked = turns_of(prompt, "prompt", "user")
     return PromptRow(asked, {str(key): plain(value) for key, value in values.items()}, where)

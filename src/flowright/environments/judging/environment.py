@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from flowright.config.root import Config as RunConfig
 from flowright.core.errors import ConfigError, DataError, Failure, Reason
 from flowright.data.contamination import TrainedOn
-from flowright.data.preferences import Pair, Preferred, Turn
+from flowright.data.preferences import Pair, Preferred
 from flowright.data.task import Task
 from flowright.environments.base import (
     Baseline,
@@ -18,6 +18,7 @@ from flowright.environments.base import (
     TokenCount,
     TrainingConversation,
 )
+from flowright.environments.episode import Episode
 from flowright.environments.judging.config import GIVEN, JudgingSection
 from flowright.environments.judging.display import DISPLAY
 from flowright.environments.judging.frames import (
@@ -53,7 +54,7 @@ from flowright.environments.judging.tasks import (
     trained_on,
 )
 from flowright.environments.judging.transcripts import transcript
-from flowright.environments.rollout import Completion, Reward, Rollout, outcome_metrics
+from flowright.environments.rollout import Reward, Rollout, outcome_metrics
 from flowright.environments.row_tasks import RowEnvironment
 from flowright.grading import Gold
 from flowright.llm.chat import Message
@@ -139,13 +140,13 @@ class JudgingEnvironment(RowEnvironment[JudgingSection]):
         better = {"first": (strength, 0.0), "second": (0.0, strength), "tie": (0.0, 0.0)}
         return [
             TrainingConversation(
-                self._messages((*row.conversation, Turn("assistant", answer))), weight
+                self._messages((*row.conversation, Message("assistant", answer))), weight
             )
             for answer, weight in zip((row.first, row.second), better[row.label], strict=True)
         ]
 
-    def _messages(self, turns: Sequence[Turn]) -> list[Message]:
-        messages = [Message(turn.role, turn.content) for turn in turns]
+    def _messages(self, turns: Sequence[Message]) -> list[Message]:
+        messages = [*turns]
         if not self._section.merge_system or messages[0].role != "system":
             return messages
         system, first, *rest = messages
@@ -165,10 +166,10 @@ class JudgingEnvironment(RowEnvironment[JudgingSection]):
     def _frame(self, row: JudgedRow) -> list[Message]:
         return frame(row, self._words, self._section.states_confidence)
 
-    async def rollout(self, groups: Sequence[Sequence[Completion]]) -> list[list[Rollout]]:
+    async def rollout(self, groups: Sequence[Sequence[Episode]]) -> list[list[Rollout]]:
         return [self._group(group) for group in groups]
 
-    def _group(self, group: Sequence[Completion]) -> list[Rollout]:
+    def _group(self, group: Sequence[Episode]) -> list[Rollout]:
         tasks = [_judging(completion.task) for completion in group]
         readings: list[Reading | Unread] = [
             read(
@@ -309,7 +310,7 @@ def _judging(task: Task) -> JudgingTask:
     return task
 
 
-def _unreadable(completion: Completion, why: str) -> Failure:
+def _unreadable(completion: Episode, why: str) -> Failure:
     """The policy's failure; its reason is that of what ended it, its message the reading's."""
     cut = completion.sample.finish_reason == "length"
     return Failure(Reason.TRUNCATED if cut else Reason.NO_ANSWER, f"no verdict to read: {why}")

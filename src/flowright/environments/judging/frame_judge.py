@@ -16,7 +16,7 @@ from flowright.config.judge import JudgeSection, TrainedJudgeSection
 from flowright.config.section import Section
 from flowright.core.errors import DataError, FailureError
 from flowright.core.off_loop import off_loop
-from flowright.data.preferences import Pair, Turn
+from flowright.data.preferences import Pair
 from flowright.environments.judging.config import JudgingSection
 from flowright.environments.judging.frames import (
     LETTERS,
@@ -226,8 +226,8 @@ class FrameJudge:
         reason = f"{scored.note}{whole.reason}"
         return replace(whole, reason=reason, parts=parts, members=tuple(members))
 
-    def _conversation(self, query: JudgeQuery) -> tuple[Turn, ...]:
-        return (Turn("user", query.question),)
+    def _conversation(self, query: JudgeQuery) -> tuple[Message, ...]:
+        return (Message("user", query.question),)
 
     async def _shown(self, answer: str) -> str:
         return await off_loop(lambda: shown_answer(answer, self._section), answer)

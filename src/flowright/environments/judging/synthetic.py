@@ -22,7 +22,7 @@ from hashlib import sha256
 from itertools import combinations
 from typing import Literal, NamedTuple, TypeVar
 
-from flowright.data.preferences import SWAPPED, Conversation, Pair, Preferred, Turn
+from flowright.data.preferences import SWAPPED, Conversation, Pair, Preferred
 from flowright.environments.judging.config import KnownRuleSection
 from flowright.environments.judging.rows import (
     TOP_LABEL,
@@ -30,6 +30,7 @@ from flowright.environments.judging.rows import (
     PointwiseRow,
     conversation_key,
 )
+from flowright.llm.chat import Message
 
 WORDS = (
     *("bean", "beet", "clam", "corn", "crab", "date", "duck", "fish", "kale", "lamb", "leek"),
@@ -134,8 +135,8 @@ def question_about(row: JudgedRow, rng: random.Random) -> tuple[Conversation, st
     requested words that it names. That more of them are better is not stated."""
     answers = (row.first, row.second) if isinstance(row, Pair) else (row.answer,)
     one = PointwiseRow(row.conversation, rng.choice(answers), 0, SOURCE)
-    answered = (*row.conversation, Turn("assistant", one.answer))
-    return (*answered, Turn("user", _WHICH)), steps(one)
+    answered = (*row.conversation, Message("assistant", one.answer))
+    return (*answered, Message("user", _WHICH)), steps(one)
 
 
 def _requested(row: JudgedRow) -> set[str]:
@@ -206,7 +207,7 @@ def _noisy(count: int, noise: float, rng: random.Random) -> set[int]:
 
 
 def _prompt(asked: Asked, rng: random.Random) -> Conversation:
-    return (Turn("user", f"{_ASK}{', '.join(rng.sample(asked, len(asked)))}."),)
+    return (Message("user", f"{_ASK}{', '.join(rng.sample(asked, len(asked)))}."),)
 
 
 def _answer(asked: Asked, many: int, rng: random.Random) -> str:

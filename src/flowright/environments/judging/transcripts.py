@@ -15,7 +15,7 @@ from flowright.core.batch_calls import ServerDown, call_all
 from flowright.core.errors import Blame, FailureError, Reason, UserError, boundary
 from flowright.data.contamination import TrainedOn
 from flowright.data.preference_files import write_training_file
-from flowright.data.preferences import Pair, Turn
+from flowright.data.preferences import Pair
 from flowright.environments.judging.config import JudgingSection
 from flowright.environments.judging.frames import (
     FrameWording,
@@ -94,9 +94,8 @@ def transcript(
 ) -> SftRow:
     """Return the judge's prompt for a row, and a reply with this thought and the row's label."""
     asked = frame(row, words, confidence is not None)
-    turns = [Turn(message.role, message.content) for message in asked]
     reply = reply_text(thought, row.label, confidence)
-    return SftRow((*turns, Turn("assistant", reply)), row.source, row.id)
+    return SftRow((*asked, Message("assistant", reply)), row.source, row.id)
 
 
 def by_model(complete: Complete, words: FrameWording) -> Judgement:

@@ -9,6 +9,7 @@ from flowright.config.llm import SIMULATED
 from flowright.config.root import Config as RunConfig
 from flowright.data.task import Task
 from flowright.environments.base import Baseline, Demonstration, Environment, TaskSets
+from flowright.environments.episode import Episode
 from flowright.environments.presentation.config import PresentationSection
 from flowright.environments.presentation.display import DISPLAY
 from flowright.environments.presentation.reward import (
@@ -28,7 +29,7 @@ from flowright.environments.presentation.tasks import (
     drawn_choice,
     small_questions,
 )
-from flowright.environments.rollout import Completion, Rollout, outcome_metrics
+from flowright.environments.rollout import Rollout, outcome_metrics
 from flowright.judging.verdict import Judge, JudgeQuery
 
 
@@ -51,7 +52,7 @@ class PresentationEnvironment(Environment):
         found = small_questions(section.held_out + section.train)
         return TaskSets(found[section.held_out :], found[: section.held_out])
 
-    async def rollout(self, groups: Sequence[Sequence[Completion]]) -> list[list[Rollout]]:
+    async def rollout(self, groups: Sequence[Sequence[Episode]]) -> list[list[Rollout]]:
         return roll_out(self.config, self._judge, groups)
 
     def judge_settings(self) -> Mapping[str, Any] | None:

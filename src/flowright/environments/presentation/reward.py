@@ -14,6 +14,7 @@ from flowright.config.llm import SIMULATED, SimulatedSection
 from flowright.config.root import Config
 from flowright.core.errors import Failure, Reason, boundary
 from flowright.data.task import Task
+from flowright.environments.episode import Episode
 from flowright.environments.presentation.config import PresentationSection
 from flowright.environments.presentation.tasks import (
     GARBLED,
@@ -29,7 +30,7 @@ from flowright.environments.presentation.tasks import (
     read_choice,
     with_answer_line,
 )
-from flowright.environments.rollout import UNSCORED, Completion, Reward, Rollout, means, reward_of
+from flowright.environments.rollout import UNSCORED, Reward, Rollout, means, reward_of
 from flowright.grading import Gold
 from flowright.judging.panel import Vote, majority
 from flowright.judging.rules import gate
@@ -211,7 +212,7 @@ def _scaled(config: Config, share: float) -> Reward:
 
 
 def dealt_out(
-    rollouts: Sequence[Rollout], completions: Sequence[Completion], seed: int
+    rollouts: Sequence[Rollout], completions: Sequence[Episode], seed: int
 ) -> list[Rollout]:
     """A group with the rewards of its scored attempts dealt out anew among them, by a hash: the
     same rewards, which say nothing of the answers. The policy's own failures keep theirs."""
@@ -255,7 +256,7 @@ def answered(task: SmallQuestion, choice: Choice, seed: int) -> tuple[str, bool,
 
 
 def roll_out(
-    config: Config, judge: Ask, groups: Sequence[Sequence[Completion]]
+    config: Config, judge: Ask, groups: Sequence[Sequence[Episode]]
 ) -> list[list[Rollout]]:
     """The rollouts of groups, in their order."""
     found = []
@@ -267,7 +268,7 @@ def roll_out(
     return found
 
 
-def _one(config: Config, judge: Ask, completion: Completion) -> Rollout:
+def _one(config: Config, judge: Ask, completion: Episode) -> Rollout:
     task, sample, key = completion.task, completion.sample, completion.key
     assert isinstance(task, SmallQuestion)
     details: PresentedAnswer | None = None

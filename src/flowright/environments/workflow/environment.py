@@ -25,7 +25,8 @@ from flowright.environments.base import (
     Environment,
     TaskSets,
 )
-from flowright.environments.rollout import Completion, Rollout, means, outcome_metrics
+from flowright.environments.episode import Episode
+from flowright.environments.rollout import Rollout, means, outcome_metrics
 from flowright.environments.workflow.baselines import (
     built_in_baselines,
     check_workflow_files,
@@ -188,7 +189,7 @@ class WorkflowEnvironment(Environment):
             await self._open(stack, tasks, names)
             yield self._judge.judge
 
-    async def rollout(self, groups: Sequence[Sequence[Completion]]) -> list[list[Rollout]]:
+    async def rollout(self, groups: Sequence[Sequence[Episode]]) -> list[list[Rollout]]:
         return await self._rollouts.rollout(groups)
 
     def summarise(self, rollouts: Sequence[Rollout]) -> dict[str, float]:

@@ -12,9 +12,9 @@ from flowright.config.judge import JudgeSection
 from flowright.config.workflow import RewardSection
 from flowright.core.errors import Failure, FailureError, Reason, boundary
 from flowright.data.task import Problem
+from flowright.environments.episode import Episode
 from flowright.environments.rollout import (
     UNSCORED,
-    Completion,
     Rollout,
     Spent,
     plain,
@@ -67,7 +67,7 @@ def query_about(rollout: Rollout, key: str) -> JudgeQuery | None:
     return task_query(task, execution.answer, key, gold.evidence, gold.correct)
 
 
-def term_sample(completion: Completion, rollout: Rollout) -> TermSample | None:
+def term_sample(completion: Episode, rollout: Rollout) -> TermSample | None:
     """Return a workflow's answer for ``reward.terms``, with the fields of its problem and the
     program as columns; None without an answer."""
     query, workflow = query_about(rollout, completion.key), details_of(rollout).workflow
@@ -110,7 +110,7 @@ class WorkflowRollouts:
         self._ranking = ranking
         self._terms = terms
 
-    async def rollout(self, groups: Sequence[Sequence[Completion]]) -> list[list[Rollout]]:
+    async def rollout(self, groups: Sequence[Sequence[Episode]]) -> list[list[Rollout]]:
         if self._ranking is not None:
             ranking = self._ranking
             ranked = await asyncio.gather(*(self._ranked(group, ranking) for group in groups))
@@ -121,7 +121,7 @@ class WorkflowRollouts:
         costed = [self._costed([next(rollouts) for _ in group]) for group in groups]
         return await with_terms(self._terms, groups, costed, term_sample)
 
-    async def _one(self, completion: Completion) -> Rollout:
+    async def _one(self, completion: Episode) -> Rollout:
         task, sample = completion.task, completion.sample
         assert isinstance(task, Problem)
         workflow: Workflow | None = None
@@ -153,7 +153,7 @@ class WorkflowRollouts:
         details = WorkflowDetails(workflow, execution)
         return Rollout(task, sample, reward, caught.failure, verdict, gold, spent, details)
 
-    async def _ranked(self, group: Sequence[Completion], ranking: GroupJudge) -> list[Rollout]:
+    async def _ranked(self, group: Sequence[Episode], ranking: GroupJudge) -> list[Rollout]:
         """The rollouts of a group, ranked by their answers; those that we lost take no part."""
         rollouts = await asyncio.gather(*(self._one(item) for item in group))
         taking_part = [index for index, rollout in enumerate(rollouts) if not rollout.lost]

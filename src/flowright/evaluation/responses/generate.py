@@ -230,7 +230,7 @@ def read_questions(
 def _messages(prompt: object, key: str) -> tuple[Message, ...]:
     if isinstance(prompt, str) and prompt.strip():
         return (Message("user", prompt),)
-    return tuple(Message(turn.role, turn.content) for turn in turns_of(prompt, key, "user"))
+    return turns_of(prompt, key, "user")
 
 
 def _columns(rows: list[dict[str, Any]]) -> "dict[str, pa.Array]":

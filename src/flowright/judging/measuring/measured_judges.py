@@ -14,8 +14,9 @@ from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import TypeAdapter
 
-from flowright.data.preferences import PREFERRED, SWAPPED, Pair, Preferred, Turn
+from flowright.data.preferences import PREFERRED, SWAPPED, Pair, Preferred
 from flowright.judging.trained.calibration import Calibration
+from flowright.llm.chat import Message
 
 T = TypeVar("T")
 Status = Literal["ok", "unreadable", "failed"]
@@ -132,7 +133,7 @@ def from_row(kind: type[T], row: Mapping[str, Any]) -> T:
     return TypeAdapter(kind).validate_python(row)
 
 
-Conversation = tuple[Turn, ...]
+Conversation = tuple[Message, ...]
 
 
 class MeasuredJudge(ABC):

@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar
 from flowright.core.errors import DataError
 from flowright.core.plugins import suggest
 from flowright.core.tables import LINES
-from flowright.data.preferences import PREFERRED, Pair, Preferred, Turn
+from flowright.data.preferences import PREFERRED, Pair, Preferred
 from flowright.data.row_files import (
     Fault,
     UnusableRow,
@@ -33,6 +33,7 @@ from flowright.judging.measuring.measured_judges import GameOutcome, Games, key_
 from flowright.judging.measuring.pair_figures import prompt_of
 from flowright.judging.measuring.rewardbench2 import SHOWN, SUBSETS, TIES, BestOfPrompt
 from flowright.judging.reward.calls import COMPLETIONS, PROMPTS
+from flowright.llm.chat import Message
 
 T = TypeVar("T")
 
@@ -118,7 +119,7 @@ def _llmbar(row: Mapping[str, Any], number: str) -> Pair:
     label = row.get("label")
     if isinstance(label, bool) or not isinstance(label, int) or label not in sides:
         raise _bad(f"label is {_shown(label)}; write 1 or 2")
-    conversation = (Turn("user", _text(row, "input")),)
+    conversation = (Message("user", _text(row, "input")),)
     first, second = _text(row, "output_1"), _text(row, "output_2")
     return Pair(number, "", conversation, first, second, sides[label])
 
@@ -130,7 +131,7 @@ def _ours(row: Mapping[str, Any], number: str) -> Pair:
     if ("question" in row) == ("conversation" in row):
         raise _bad("write either question or conversation")
     if "question" in row:
-        conversation = (Turn("user", _text(row, "question")),)
+        conversation = (Message("user", _text(row, "question")),)
     else:
         conversation = turns_of(
             decoded(row["conversation"], "conversation"), "conversation", "user"
@@ -198,7 +199,9 @@ def _best(row: Mapping[str, Any], number: str) -> BestOfPrompt:
         raise _bad(f"{len(chosen)} chosen and {len(rejected)} rejected answers, not 1 and 3")
     prompt = row.get("prompt")
     asked = (
-        (Turn("user", prompt),) if isinstance(prompt, str) else turns_of(prompt, "prompt", "user")
+        (Message("user", prompt),)
+        if isinstance(prompt, str)
+        else turns_of(prompt, "prompt", "user")
     )
     return BestOfPrompt(name, subset, asked, (*chosen, *rejected), len(chosen))
 
@@ -255,7 +258,7 @@ def read_two_sets(files: Sequence[Path]) -> TwoSets:
     ]
     source, pairs, known = " against ".join(names), [], {}
     for number, question in enumerate((each for each in first if each in second), 1):
-        turns = (Turn("user", question),)
+        turns = (Message("user", question),)
         pair = Pair(str(number), source, turns, first[question][1], second[question][1], "tie")
         pairs.append(pair)
         if (value := first[question][3]) is not None:
@@ -320,7 +323,7 @@ def _output_pair(row: Mapping[str, Any]) -> Pair:
     if label not in ("first", "second"):
         raise _bad(f"label is {_shown(row['label'])}, not A>B or B>A")
     name, question, first, second = texts.values()
-    turns, category = (Turn("user", question),), _category(row.get("source"))
+    turns, category = (Message("user", question),), _category(row.get("source"))
     return Pair(name, "judgebench", turns, first, second, label, category)
 
 

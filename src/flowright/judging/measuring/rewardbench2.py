@@ -19,7 +19,6 @@ from typing import Any, Literal
 import numpy as np
 
 from flowright.core.statistics import SHARE, Array, Resampler, mean, ratio
-from flowright.data.preferences import Turn
 from flowright.judging.measuring.benchmark_rows import (
     RESAMPLES,
     Benchmark,
@@ -29,6 +28,7 @@ from flowright.judging.measuring.benchmark_rows import (
 )
 from flowright.judging.measuring.measured_judges import AnswerChoice, MeasuredJudge, Rating
 from flowright.judging.measuring.pair_figures import ALL, READINGS, Figure, Reading, estimated
+from flowright.llm.chat import Message
 
 TIES = "Ties"
 SUBSETS: Mapping[str, int] = {
@@ -70,7 +70,7 @@ class BestOfPrompt:
 
     id: str
     subset: str
-    conversation: tuple[Turn, ...]
+    conversation: tuple[Message, ...]
     answers: tuple[str, ...]
     correct: int
 

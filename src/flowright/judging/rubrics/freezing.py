@@ -18,7 +18,7 @@ from flowright.criteria.rubrics.rows import Item, RubricRow, criteria_sha256, ma
 from flowright.criteria.rubrics.scaffolding import standard_wording
 from flowright.data.contamination import conversation_key
 from flowright.data.preference_files import share_of
-from flowright.data.preferences import Conversation, Pair, Turn
+from flowright.data.preferences import Conversation, Pair
 from flowright.data.row_files import column, decoded, read_row_files, text_of, turns_of
 from flowright.judging.attempts import RetryingAsker
 from flowright.judging.build import fingerprint
@@ -39,6 +39,7 @@ from flowright.judging.rubrics.proposals import (
     to_items,
 )
 from flowright.judging.rubrics.selection import Graded, check_labels, games_share, select
+from flowright.llm.chat import Message
 from flowright.simulation.large_models import OpenModels, open_models
 
 T = TypeVar("T")
@@ -89,7 +90,7 @@ def read_rubric_prompts(paths: Sequence[Path]) -> list[Conversation]:
     def read(values: Mapping[str, Any], place: str, path: Path) -> Conversation:
         prompt = column(values, "prompt")
         if isinstance(prompt, str) and not prompt.lstrip().startswith("["):
-            return (Turn("user", text_of(prompt, "prompt")),)
+            return (Message("user", text_of(prompt, "prompt")),)
         return turns_of(decoded(prompt, "prompt"), "prompt", "user")
 
     return [*read_row_files(paths, read, "prompt").rows] if paths else []
@@ -170,7 +171,7 @@ class _RubricCalls:
     async def make(self) -> tuple[list[RubricRow], dict[str, Any]]:
         request = self._request
         of_pairs = [pair.conversation for pair in request.pairs]
-        written = request.prompts or of_pairs or [(Turn("user", request.task),)]
+        written = request.prompts or of_pairs or [(Message("user", request.task),)]
         prompts = {conversation_key(p): p for p in (*written, *of_pairs)}
         train, held_out = self._split()
         facts: dict[str, Any] = {}

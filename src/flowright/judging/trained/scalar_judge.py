@@ -36,7 +36,7 @@ class ScalarJudge(MeasuredJudge):
         self._scorer = scorer
 
     async def rate(self, conversation: Conversation, answer: str, key: str) -> Rating:
-        turns = [Message(turn.role, turn.content) for turn in conversation]
+        turns = [*conversation]
         try:
             return Rating((await self._scorer.score(turns, answer))[0])
         except DataError as error:

@@ -42,6 +42,8 @@ class VllmSampler:
     ``model``, the policy's base. ``folder`` belongs to this run alone, and the servers see it under
     the same path. For one event loop."""
 
+    batches = False
+
     def __init__(self, policy: Policy, section: PolicySection, model: str, folder: Path) -> None:
         self._policy = policy
         self._model = model
@@ -191,6 +193,7 @@ class UntrainedSampler:
     """The policy before training: the servers' base model under its own name, proven to be the
     learner's."""
 
+    batches = False
     version = 0
     metrics: Mapping[str, float] = {}
 

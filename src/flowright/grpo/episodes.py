@@ -1,0 +1,216 @@
+"""Playing episodes: the policy writes, the environment answers, the policy writes again; and what
+the environment makes of whole episodes.
+
+Turns are decoded together in fixed sets, never in those that happen to be ready, so that who was
+faster changes no number: a set is all episodes where the environment answers at once, else a group;
+with a sampler that takes requests one by one it is a single episode. A slow answer holds its set,
+and answers are made while other sets decode.
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from flowright.core.errors import ConfigError, DataError, Failure, FailureError, Reason, boundary
+from flowright.data.task import Task
+from flowright.environments.base import Environment
+from flowright.environments.episode import Episode, Observation, StopReason, Turn
+from flowright.environments.rollout import UNSCORED, Rollout
+from flowright.grpo.problems import (
+    FORM_STRIDE,
+    SCAFFOLD_STRIDE,
+    TURN_STRIDE,
+    BatchTask,
+    draw_samples,
+)
+from flowright.llm.chat import Message
+from flowright.policy.sampling import Sample, Sampler, Sampling
+from flowright.policy.turns import Contexts
+from flowright.policy.vllm.fleet import all_of
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """An attempt while it is played. ``place``: of its first turn, among the draws."""
+
+    task: Task
+    key: str
+    place: int
+    prompt: tuple[Message, ...]
+    context_ids: tuple[int, ...]
+    turns: tuple[Turn, ...] = ()
+    stop: StopReason | None = None
+    failure: Failure | None = None
+
+    @property
+    def episode(self) -> Episode:
+        return Episode(self.task, self.key, self.turns, self.stop or "done", self.failure)
+
+
+@dataclass(frozen=True, slots=True)
+class Player:
+    """Plays the episodes of an environment with a sampler. ``contexts`` makes the contexts of later
+    turns."""
+
+    environment: Environment
+    sampler: Sampler
+    contexts: Contexts | None = None
+
+    async def play(
+        self,
+        problems_P: Sequence[BatchTask],
+        shares_P: Sequence[int],
+        sampling: Sampling,
+        keys_P: Sequence[str],
+    ) -> list[list[Episode]]:
+        """Play ``shares_P`` episodes of each form of each problem, form by form, with the keys
+        ``key/0``, ``key/1``... An episode depends on the problem's place, its form and its own
+        number, and on what is decoded with it by no more than rounding."""
+        if self.environment.max_turns == 1:
+            drawn = await draw_samples(self.sampler, problems_P, shares_P, sampling)
+            each = zip(problems_P, drawn, keys_P, strict=True)
+            return [problem.episodes(samples, key) for problem, samples, key in each]
+        attempts_P = [
+            list(self._attempts(problem, share, key))
+            for problem, share, key in zip(problems_P, shares_P, keys_P, strict=True)
+        ]
+        sets = [[p] for p in range(len(problems_P))]
+        if self.environment.answers_at_once:
+            sets = [[*range(len(problems_P))]]
+
+        async def play_set(numbers: Sequence[int]) -> None:
+            some, shares = [problems_P[p] for p in numbers], [shares_P[p] for p in numbers]
+            drawn = await draw_samples(self.sampler, some, shares, sampling)
+            first = [sample for samples in drawn for sample in samples]
+            await self._play([a for p in numbers for a in attempts_P[p]], sampling, first)
+
+        if self.sampler.batches:
+            await all_of(play_set(numbers) for numbers in sets if numbers)
+        else:
+            await all_of(self._play([a], sampling) for some in attempts_P for a in some)
+        return [[attempt.episode for attempt in attempts] for attempts in attempts_P]
+
+    def _attempts(self, problem: BatchTask, share: int, key: str) -> Iterator[_Attempt]:
+        for f, form in enumerate(problem.forms):
+            if form.shown:
+                raise ConfigError(
+                    f"environment {self.environment.config.environment}: scaffolds with several "
+                    "turns are not built; take one of them"
+                )
+            prompt = tuple(self.environment.messages(form.task))
+            if form.prompt.truncated:
+                prompt = (*prompt[:-1], Message(prompt[-1].role, form.prompt.shown))
+            for attempt in range(share):
+                yield _Attempt(
+                    form.task,
+                    f"{key}/{f * share + attempt}",
+                    problem.place + f * FORM_STRIDE + attempt * SCAFFOLD_STRIDE,
+                    prompt,
+                    form.prompt.token_ids,
+                )
+
+    async def _play(
+        self,
+        live: Sequence[_Attempt],
+        sampling: Sampling,
+        drawn: Sequence[Sample] | None = None,
+    ) -> None:
+        """Play attempts turn by turn to their ends; ``drawn`` are their first completions."""
+        turn = 0
+        while live:
+            if drawn is None:
+                contexts = [attempt.context_ids for attempt in live]
+                places = [attempt.place + turn * TURN_STRIDE for attempt in live]
+                groups = await self.sampler.sample(contexts, 1, sampling, places)
+                drawn = [sample for (sample,) in groups]
+            for attempt, sample in zip(live, drawn, strict=True):
+                attempt.turns = (*attempt.turns, Turn(attempt.context_ids, sample))
+            await all_of(self._answer(attempt) for attempt in live)
+            live = [attempt for attempt in live if attempt.stop is None]
+            drawn, turn = None, turn + 1
+
+    async def _answer(self, attempt: _Attempt) -> None:
+        """Have the environment answer an attempt's newest turn, which may end its episode."""
+        environment, answered = self.environment, False
+        with boundary("environment") as caught:
+            observation = await self._observation(attempt.episode)
+            if observation is None:
+                attempt.stop = "done"
+            else:
+                attempt.stop = self._observed(attempt, observation)
+            answered = True
+        if not answered:
+            attempt.stop, attempt.failure = "failed", caught.failure
+        assert len(attempt.turns) <= environment.max_turns
+
+    async def _observation(self, episode: Episode) -> Observation | None:
+        """Return the environment's answer, cut to its limit. Raises FailureError where there is
+        none that the policy could be shown."""
+        limit = asyncio.timeout(self.environment.respond_seconds)
+        try:
+            async with limit:
+                observation = await self.environment.respond(episode)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            seconds = self.environment.respond_seconds
+            raise FailureError(Reason.INTERNAL, f"respond: no answer in {seconds:g} s") from None
+        if observation is None:
+            return None
+        most = self.environment.config.policy.max_observation_tokens
+        text = observation.text
+        if not isinstance(text, str) or not text.strip():
+            raise FailureError(
+                Reason.INTERNAL, f"respond: no text for the policy, but {text!r:.80}"
+            )
+        assert self.contexts is not None
+        return replace(observation, text=self.contexts.shortened(text, most))
+
+    def _observed(self, attempt: _Attempt, observation: Observation) -> StopReason | None:
+        """Add an answer to the newest turn, and take up the next context if there is another."""
+        environment, policy = self.environment, self.environment.config.policy
+        *before, turn = attempt.turns
+        turn = replace(turn, observation=observation)
+        attempt.turns = (*before, turn)
+        if len(attempt.turns) >= environment.max_turns:
+            return "max_turns"
+        assert self.contexts is not None
+        conversation = [*attempt.prompt, *attempt.episode.messages()]
+        try:
+            context = self.contexts.after(
+                conversation, turn.context_ids, turn.sample, observation.message
+            )
+        except DataError as error:
+            raise FailureError(Reason.INTERNAL, f"respond: {error}") from None
+        behind = len(context.token_ids) - len(attempt.turns[0].context_ids)
+        if behind + policy.max_new_tokens > environment.max_episode_tokens:
+            return "overflow"
+        attempt.turns = (*before, replace(turn, answer_ids=context.answer_ids or ()))
+        attempt.context_ids = context.token_ids
+        return None
+
+
+async def rolled_out(
+    environment: Environment, groups: Sequence[Sequence[Episode]]
+) -> list[list[Rollout]]:
+    """Return the rollouts of whole episodes. One whose answer could not be made is unscored, and
+    the environment does not see it; those of several turns have their turns."""
+    whole = [[episode for episode in group if episode.failure is None] for group in groups]
+    done = iter(await environment.rollout([group for group in whole if group]))
+    found: list[list[Rollout]] = []
+    for group, kept in zip(groups, whole, strict=True):
+        rollouts = iter(next(done) if kept else ())
+        found.append(
+            [
+                next(rollouts)
+                if episode.failure is None
+                else Rollout(episode.task, episode.sample, UNSCORED, episode.failure)
+                for episode in group
+            ]
+        )
+    if environment.max_turns == 1:
+        return found
+    return [
+        [replace(r, turns=e.turns, stop=e.stop) for r, e in zip(rollouts, group, strict=True)]
+        for rollouts, group in zip(found, groups, strict=True)
+    ]
