@@ -4,10 +4,12 @@ import importlib
 import re
 from pathlib import Path
 
+import pytest
 from documented import write_programs
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+PAGES += sorted((ROOT / "docs/extending").glob("*.md"))
 TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?[^)]*\)")
 IMPORT = re.compile(r"^ *from (flowright[\w.]*) import \(?([\w, ]+)", re.MULTILINE)
@@ -110,10 +112,11 @@ def test_every_command_is_listed() -> None:
     assert unknown == []
 
 
-def test_the_programs_of_extending_are_files_that_tests_write(tmp_path: Path) -> None:
-    page = TEXTS[ROOT / "docs/extending.md"]
+@pytest.mark.parametrize("name", ["extending.md", "extending/environment.md"])
+def test_the_programs_of_extending_are_files_that_tests_write(name: str, tmp_path: Path) -> None:
+    page = TEXTS[ROOT / "docs" / name]
     blocks = re.findall(r"^```(?:python|yaml)$", page, re.MULTILINE)
-    names = write_programs("extending.md", tmp_path)
+    names = write_programs(name, tmp_path)
     assert len({*names}) == len(names) == len(blocks) > 0
 
 

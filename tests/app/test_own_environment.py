@@ -215,3 +215,15 @@ def test_its_run_is_a_page_of_the_viewer(
     with TestClient(create_app(shelf), "http://localhost") as client:
         page = client.get("/run/sums/attempt/1/0/0").text
     assert "Answer" in page and "Shown without its environment" not in page
+
+
+def test_an_environment_of_several_turns_is_trained(tmp_path: Path):
+    assert write_programs("extending/environment.md", tmp_path) == ["guess.py", "guess.yaml"]
+    done = call(tmp_path, str(ROOT / "train.py"), "--config", "guess.yaml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = read_metrics(tmp_path / "outputs/guess")
+    assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
+    assert all(row["tokens/trained_as_sampled"] == 1 for row in rows if "turns/mean" in row)
+    assert all(row["turns/max"] <= 4 for row in rows[1:])
+    go_on = ("--config", "guess.yaml", "--resume", "grpo.steps=5")
+    assert call(tmp_path, str(ROOT / "train.py"), *go_on).returncode == 0
