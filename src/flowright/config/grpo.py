@@ -209,6 +209,16 @@ class GrpoSection(Section):
         return self
 
     @model_validator(mode="after")
+    def _check_turns_compare_in_groups(self) -> "GrpoSection":
+        credit, scale = self.turns.credit, self.advantage_scale
+        if credit != "outcome" and scale not in ("group", "none", "rloo"):
+            raise ValueError(
+                f"turns.credit: {credit} compares turns within a group; set advantage_scale: "
+                "group, none or rloo"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_rounds_have_rewards(self) -> "GrpoSection":
         if self.resample_rounds and not self.needs_rewards:
             raise ValueError(

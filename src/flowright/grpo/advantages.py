@@ -105,6 +105,7 @@ def with_turn_credit(
     found: GroupAdvantages,
     rewards: Sequence[float | None],
     episodes: Sequence[Episode],
+    penalties: Sequence[float],
     section: GrpoSection,
 ) -> GroupAdvantages:
     """Return a group's advantages with one for each turn, by ``grpo.turns.credit``.
@@ -113,11 +114,12 @@ def with_turn_credit(
     the rest, so that they sum to the attempt's. A turn's return is the sum of its own reward and
     the later ones, each times ``discount`` to the power of its distance.
 
-    ``discounted``: returns of the t-th turns are compared by ``advantage_scale``. ``gigpo`` (arXiv
-    2505.10978, equations 6 to 8): the attempt's advantage plus ``step_weight`` times the return's
-    lead over the turns of the group that began in the same state, divided by their deviation with
-    ``advantage_scale: group``, else not. First turns of a form share a state. A turn that is alone
-    in its comparison has 0 from it. Unscored attempts have 0.
+    ``discounted``: returns of the t-th turns are compared by ``advantage_scale``; penalties count
+    for all turns alike. ``gigpo`` (arXiv 2505.10978, equations 6 to 8): the attempt's advantage
+    plus ``step_weight`` times the return's lead over the turns of the group that began in the same
+    state, divided by their deviation with ``advantage_scale: group``, else not. First turns of a
+    form share a state. A turn that is alone in its comparison has 0 from it. Unscored attempts have
+    0. Without any difference ``found`` is returned as it is.
     """
     turns, scale = section.turns, section.advantage_scale
     returns = [
@@ -136,15 +138,17 @@ def with_turn_credit(
             (values,) = spread.compute([[returns[g][t] for g, t in places]])
             for (g, t), value in zip(places, values, strict=True):
                 compared[g][t] = value
-    weight, base = 1.0, [0.0] * len(episodes)
-    if turns.credit == "gigpo":
-        weight, base = turns.step_weight, list(found.values)
+    if not any(value for attempt in compared for value in attempt):
+        return found
+    weight, base = turns.step_weight, list(found.values)
+    if turns.credit == "discounted":
+        paid = [p for p, r in zip(penalties, rewards, strict=True) if r is not None]
+        costs = iter(_centred(paid, 1.0))
+        weight, base = 1.0, [0.0 if r is None else next(costs) for r in rewards]
     values = tuple(
         tuple(base[g] + weight * value for value in compared[g]) for g in range(len(episodes))
     )
-    learns = any(value for attempt in values for value in attempt)
-    signal = "ok" if learns and len([r for r in rewards if r is not None]) > 1 else found.signal
-    return GroupAdvantages(found.values, signal, values)
+    return GroupAdvantages(found.values, "ok", values)
 
 
 def _returns(episode: Episode, reward: float, discount: float) -> list[float]:

@@ -157,6 +157,9 @@ class Player:
             raise FailureError(Reason.INTERNAL, f"respond: no answer in {seconds:g} s") from None
         if observation is None:
             return None
+        if not isinstance(observation, Observation):
+            kind = type(observation).__name__
+            raise FailureError(Reason.INTERNAL, f"respond: give an Observation, not a {kind}")
         most = self.environment.config.policy.max_observation_tokens
         text = observation.text
         if not isinstance(text, str) or not text.strip():
@@ -196,7 +199,8 @@ async def rolled_out(
     """Return the rollouts of whole episodes. One whose answer could not be made is unscored, and
     the environment does not see it; those of several turns have their turns."""
     whole = [[episode for episode in group if episode.failure is None] for group in groups]
-    done = iter(await environment.rollout([group for group in whole if group]))
+    played = [group for group in whole if group]
+    done = iter(await environment.rollout(played) if played else ())
     found: list[list[Rollout]] = []
     for group, kept in zip(groups, whole, strict=True):
         rollouts = iter(next(done) if kept else ())

@@ -211,9 +211,13 @@ class Pipeline(BatchSource):
         )
         if grpo.turns.credit != "outcome":
             advantages_P = [
-                with_turn_credit(found, rewards, episodes, grpo)
-                for found, rewards, episodes in zip(
-                    advantages_P, batch.task_rewards_P_G, batch.episodes_P_G, strict=True
+                with_turn_credit(*group, grpo)
+                for group in zip(
+                    advantages_P,
+                    batch.task_rewards_P_G,
+                    batch.episodes_P_G,
+                    batch.penalties_P_G,
+                    strict=True,
                 )
             ]
         if grpo.has_teacher:
