@@ -170,15 +170,15 @@ class JudgingEnvironment(RowEnvironment[JudgingSection]):
         return [self._group(group) for group in groups]
 
     def _group(self, group: Sequence[Episode]) -> list[Rollout]:
-        tasks = [_judging(completion.task) for completion in group]
+        tasks = [_judging(episode.task) for episode in group]
         readings: list[Reading | Unread] = [
             read(
-                completion.sample.text,
+                episode.sample.text,
                 task.kind,
                 self._section.states_confidence,
                 self._section.opened_thought,
             )
-            for task, completion in zip(tasks, group, strict=True)
+            for task, episode in zip(tasks, group, strict=True)
         ]
         right = [
             isinstance(reading, Reading) and reading.verdict == task.row.label
@@ -187,13 +187,13 @@ class JudgingEnvironment(RowEnvironment[JudgingSection]):
         compares = self._section.reward == "consistency"
         paired = _paired(tasks, right) if compares else {}
         rollouts = []
-        for i, (completion, task, reading) in enumerate(zip(group, tasks, readings, strict=True)):
+        for i, (episode, task, reading) in enumerate(zip(group, tasks, readings, strict=True)):
             details = JudgingDetails(reading, right[i], i in paired if compares else None)
             reward = self._reward(task, details, paired.get(i))
-            failure = None if isinstance(reading, Reading) else _unreadable(completion, reading)
+            failure = None if isinstance(reading, Reading) else _unreadable(episode, reading)
             gold = None if failure else Gold(right[i], "label", f"label {task.reference}")
             rollouts.append(
-                Rollout(task, completion.sample, reward, failure, gold=gold, details=details)
+                Rollout(task, episode.sample, reward, failure, gold=gold, details=details)
             )
         return rollouts
 
@@ -310,9 +310,9 @@ def _judging(task: Task) -> JudgingTask:
     return task
 
 
-def _unreadable(completion: Episode, why: str) -> Failure:
+def _unreadable(episode: Episode, why: str) -> Failure:
     """The policy's failure; its reason is that of what ended it, its message the reading's."""
-    cut = completion.sample.finish_reason == "length"
+    cut = episode.sample.finish_reason == "length"
     return Failure(Reason.TRUNCATED if cut else Reason.NO_ANSWER, f"no verdict to read: {why}")
 
 

@@ -211,14 +211,12 @@ def _scaled(config: Config, share: float) -> Reward:
     )
 
 
-def dealt_out(
-    rollouts: Sequence[Rollout], completions: Sequence[Episode], seed: int
-) -> list[Rollout]:
+def dealt_out(rollouts: Sequence[Rollout], episodes: Sequence[Episode], seed: int) -> list[Rollout]:
     """A group with the rewards of its scored attempts dealt out anew among them, by a hash: the
     same rewards, which say nothing of the answers. The policy's own failures keep theirs."""
     scored = [n for n, r in enumerate(rollouts) if r.failure is None and r.reward.value is not None]
     dealt = [*scored]
-    keys = "/".join(completions[n].key for n in scored)
+    keys = "/".join(episodes[n].key for n in scored)
     random.Random(f"{seed}/dealt/{keys}").shuffle(dealt)
     found = [*rollouts]
     for taker, giver in zip(scored, dealt, strict=True):
@@ -261,15 +259,15 @@ def roll_out(
     """The rollouts of groups, in their order."""
     found = []
     for group in groups:
-        rollouts = [_one(config, judge, completion) for completion in group]
+        rollouts = [_one(config, judge, episode) for episode in group]
         if config.own(PresentationSection).reward == "random":
             rollouts = dealt_out(rollouts, group, config.seed)
         found.append(rollouts)
     return found
 
 
-def _one(config: Config, judge: Ask, completion: Episode) -> Rollout:
-    task, sample, key = completion.task, completion.sample, completion.key
+def _one(config: Config, judge: Ask, episode: Episode) -> Rollout:
+    task, sample, key = episode.task, episode.sample, episode.key
     assert isinstance(task, SmallQuestion)
     details: PresentedAnswer | None = None
     gold: Gold | None = None
