@@ -140,6 +140,7 @@ CURVES: Mapping[str, str] = {
     "kl": "policy/kl",
     "entropy": "policy/entropy",
     "length": "tokens/completion_mean",
+    "turns": "turns/mean",
     "agreement": "judge/agreement_with_gold",
     "drift": "judge/drift",
     "disagreement": "judge/disagreement",
@@ -354,8 +355,9 @@ def _onset_columns(onsets: Mapping[str, Onset], shortcut: str | None) -> Row:
 
 def _measures(steps: Sequence[Row], evaluation: Mapping[str, Any], shortcut: str | None) -> Row:
     """Compute the measures of one run but its onset; None for those without a value."""
-    trained = _compared(evaluation, "trained policy")
-    untrained = _compared(evaluation, "untrained policy")
+    compared = _compared(evaluation, "trained policy")
+    trained = (compared.get("kinds") or {}).get("all") or {}
+    untrained = (_compared(evaluation, "untrained policy").get("kinds") or {}).get("all") or {}
     trained_steps = [step for step in steps if step["step"] > 0]
     end = trained_steps[-edge(len(trained_steps)) :] if trained_steps else []
     rewarded = sum(step["rewarded"] for step in end)
@@ -372,6 +374,14 @@ def _measures(steps: Sequence[Row], evaluation: Mapping[str, Any], shortcut: str
         "last_length": mean(step["length"] for step in end),
         "unscored": mean(step["unscored"] for step in trained_steps),
         "calls": total(step["calls"] for step in steps),
+        "policy_tokens": total(
+            None if step["length"] is None else step["length"] * step["attempts"]
+            for step in trained_steps
+        ),
+        "final_calls": known_number(trained.get("llm_calls")),
+        "final_tokens": known_number(trained.get("tokens")),
+        "final_length": mean(known_number(length) for length in compared.get("lengths") or ()),
+        "last_turns": mean(step["turns"] for step in end),
         "audits": total(step["audited"] for step in steps),
     }
     for name in PRESENTATIONS:
@@ -386,7 +396,7 @@ def _measures(steps: Sequence[Row], evaluation: Mapping[str, Any], shortcut: str
 def _compared(evaluation: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     for row in evaluation.get("rows") or ():
         if row.get("name") == name:
-            return (row.get("kinds") or {}).get("all") or {}
+            return row
     return {}
 
 
