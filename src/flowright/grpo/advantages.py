@@ -119,7 +119,7 @@ def with_turn_credit(
     plus ``step_weight`` times the return's lead over the turns of the group that began in the same
     state, divided by their deviation with ``advantage_scale: group``, else not. First turns of a
     form share a state. A turn that is alone in its comparison has 0 from it. Unscored attempts have
-    0. Without any difference ``found`` is returned as it is.
+    0. Without any difference, or a second turn, ``found`` is returned as it is.
     """
     turns, scale = section.turns, section.advantage_scale
     returns = [
@@ -138,7 +138,8 @@ def with_turn_credit(
             (values,) = spread.compute([[returns[g][t] for g, t in places]])
             for (g, t), value in zip(places, values, strict=True):
                 compared[g][t] = value
-    if not any(value for attempt in compared for value in attempt):
+    has_turns = any(len(episode.turns) > 1 for episode in episodes)
+    if not has_turns or not any(value for attempt in compared for value in attempt):
         return found
     weight, base = turns.step_weight, list(found.values)
     if turns.credit == "discounted":

@@ -251,13 +251,13 @@ def flattened(groups: Sequence[Group]) -> list[Group]:
 
 def by_episode(groups: Sequence[Group], values: Sequence[T]) -> dict[Place, list[T]]:
     """Return a value of each sample of ``groups``, their order that of :func:`flattened`, by
-    episode, in the order of the batch."""
+    episode, in the order of the batch and of the turns."""
     samples = [sample for group in flattened(groups) for sample in group.samples]
-    found: dict[Place, list[T]] = {}
+    found: dict[Place, dict[int, T]] = {}
     for sample, value in zip(samples, values, strict=True):
         assert sample.place is not None
-        found.setdefault(sample.place, []).append(value)
-    return dict(sorted(found.items()))
+        found.setdefault(sample.place, {})[sample.turns[0].turn] = value
+    return {place: [some[turn] for turn in sorted(some)] for place, some in sorted(found.items())}
 
 
 def _forms(batch: Batch) -> Iterator[tuple[int, Prompt, range]]:

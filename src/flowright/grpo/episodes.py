@@ -8,14 +8,23 @@ and answers are made while other sets decode.
 """
 
 import asyncio
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from flowright.core.errors import ConfigError, DataError, Failure, FailureError, Reason, boundary
+from flowright.core.errors import (
+    Blame,
+    ConfigError,
+    DataError,
+    Failure,
+    FailureError,
+    Reason,
+    boundary,
+)
 from flowright.data.task import Task
 from flowright.environments.base import Environment
 from flowright.environments.episode import Episode, Observation, StopReason, Turn
-from flowright.environments.rollout import UNSCORED, Rollout
+from flowright.environments.rollout import UNSCORED, Rollout, check_reward
 from flowright.grpo.problems import (
     FORM_STRIDE,
     SCAFFOLD_STRIDE,
@@ -131,17 +140,17 @@ class Player:
 
     async def _answer(self, attempt: _Attempt) -> None:
         """Have the environment answer an attempt's newest turn, which may end its episode."""
-        environment, answered = self.environment, False
         with boundary("environment") as caught:
             observation = await self._observation(attempt.episode)
             if observation is None:
                 attempt.stop = "done"
             else:
                 attempt.stop = self._observed(attempt, observation)
-            answered = True
-        if not answered:
-            attempt.stop, attempt.failure = "failed", caught.failure
-        assert len(attempt.turns) <= environment.max_turns
+        failure = caught.failure
+        if failure is not None and failure.blame is Blame.POLICY:
+            attempt.stop = "done"  # no text turns "wrong" into "unscored": it is scored as it is
+        elif failure is not None:
+            attempt.stop, attempt.failure = "failed", failure
 
     async def _observation(self, episode: Episode) -> Observation | None:
         """Return the environment's answer, cut to its limit. Raises FailureError where there is
@@ -166,6 +175,8 @@ class Player:
             raise FailureError(
                 Reason.INTERNAL, f"respond: no text for the policy, but {text!r:.80}"
             )
+        check_reward(observation.reward)
+        json.dumps(observation.memory, allow_nan=False)  # as it is kept in checkpoints
         assert self.contexts is not None
         return replace(observation, text=self.contexts.shortened(text, most))
 

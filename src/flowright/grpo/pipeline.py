@@ -241,10 +241,7 @@ class Pipeline(BatchSource):
         """The step's batch with its rewards, and further rounds where groups have no signal."""
         grpo = self._config.grpo
         self._seconds = {"time/sample": 0.0, "time/wait_for_llm": 0.0}
-        enter("sample", step)
-        await self._run_ahead(step)
-        enter("rollout", step)
-        batch = await self._joined(self._rolled_out(step), learner)
+        batch = await self._joined(self._rolled_out(step, enter), learner)
         for number in range(1, grpo.resample_rounds + 1):
             signals = signals_of(batch.task_rewards_P_G, grpo.advantage_scale)
             missing = grpo.prompts_per_step - signals.count("ok")
@@ -319,8 +316,11 @@ class Pipeline(BatchSource):
                 episodes_P_G = [kept.get(problem.place) or next(drawn) for problem in problems_P]
                 self._begin(number, problems_P, episodes_P_G)
 
-    async def _rolled_out(self, step: int) -> Batch:
+    async def _rolled_out(self, step: int, enter: Enter) -> Batch:
         """This rank's share of a step's batch, once its last attempt is done."""
+        enter("sample", step)
+        await self._run_ahead(step)
+        enter("rollout", step)
         waited_from = time.perf_counter()
         batch, began, ended = await self._batches[step].running
         self._seconds["time/wait_for_llm"] += max(0.0, ended - waited_from)

@@ -228,7 +228,7 @@ def _as_sampled(prompt_ids: Sequence[int], sample: Trained, episode: Episode) ->
     count = 0
     for turn in episode.turns:
         start, stop = len(turn.context_ids), len(turn.context_ids) + len(turn.sample.token_ids)
-        if ids[:stop] == (*turn.context_ids, *turn.sample.token_ids):
+        if start >= len(prompt_ids) and ids[:stop] == (*turn.context_ids, *turn.sample.token_ids):
             count += sum(learned[start - len(prompt_ids) : stop - len(prompt_ids)])
     return count
 
