@@ -196,6 +196,26 @@ def test_sampling_takes_what_is_planned(dtype: str) -> None:
     assert measured <= sum(planned.values()) <= 1.6 * measured
 
 
+def test_several_turns_take_what_is_planned() -> None:
+    """An update of whole attempts, and the sampling of their last turns."""
+    section, grpo = sections("float32", decode_batch=8)
+    one = section
+    section = section.model_copy(update={"max_episode_tokens": 320})
+    policy = medium_policy("qwen2", section)
+    learner = Learner(policy, grpo, 1.0, 0)
+    groups = groups_of(64, 128, 320)
+    learner.update(groups, 1, 192)
+    shape = shape_of(policy.causal_lm, section)
+    plan = memory_plan(shape, section, grpo, "cpu")
+    measured = peak(lambda: learner.update(groups, 2, 192))
+    assert measured <= sum(plan.updating.values()) <= 1.6 * measured
+    contexts = [[*g.prompt_ids, *s.token_ids[:256]] for g in groups for s in g.samples]
+    sampler = LocalSampler(policy, section.decode_batch, tokens=wave_tokens(section, grpo))
+    measured = peak(lambda: sampler.draw(contexts, 1, Sampling(1.0, 1.0, 64, 0)))
+    assert measured <= sum(plan.sampling.values()) <= 2 * measured
+    assert plan.needed > memory_plan(shape, one, grpo, "cpu").needed
+
+
 def test_an_evaluation_takes_what_is_planned_for_a_step() -> None:
     """With a sample for each problem where a step has four, more prompts would fit into the rows
     than there is memory for."""

@@ -24,6 +24,7 @@ from flowright.config.judge import JudgeServerSection
 from flowright.config.policy import SMOLLM2, PolicySection, WarmStartSection
 from flowright.config.root import Config
 from flowright.core.errors import ConfigError, UserError
+from flowright.core.formatting import amount
 from flowright.environments.base import make_environment
 from flowright.environments.registry import load_config, make_config
 from flowright.environments.workflow.servers import check_servers
@@ -298,3 +299,30 @@ def test_what_attempts_are_shown_is_told_with_what_corrects_for_it(
     shown = "at step 1 10 of 40 attempts at the first 10 problems are shown one, 10 are not as it"
     assert f"scaffolds {shown}" in screen.getvalue()
     assert f"off_policy {said} for that" in " ".join(screen.getvalue().split())
+
+
+def test_the_turns_of_an_attempt_are_shown_with_their_tokens(tmp_path: Path) -> None:
+    """And compared with the 256 positions of the model."""
+    config = make_config(
+        {
+            "environment": "talk_environment:Talk",
+            "strategy_model": str(checkpoint()),
+            "policy": {"max_prompt_tokens": 100, "max_new_tokens": 4, "device": "cpu"},
+            "grpo": {"prompts_per_step": 2},
+            "run": {"output_dir": tmp_path / "runs"},
+        }
+    )
+    screen = io.StringIO()
+    assert dry_run(config, Console(file=screen, width=200)) == 0
+    text = screen.getvalue()
+    behind = 3 * 4 + 2 * (512 + 64)
+    shown = f"up to 3 of 4 tokens, with the answers to them {behind:,} tokens behind a prompt"
+    assert f"turns     {shown}" in text
+    assert (
+        f"max_episode_tokens are {100 + behind:,} together, and the model was made for 256" in text
+    )
+    assert re.search(rf"policy tokens out +up to {amount(2 * 8 * behind)} ", text)
+    short = {"max_observation_tokens": 8, "max_episode_tokens": 100}
+    update = {"policy": config.policy.model_copy(update=short)}
+    assert dry_run(config.model_copy(update=update), Console(file=screen, width=200)) == 0
+    assert screen.getvalue().count("WARNING: policy.max") == 1

@@ -14,6 +14,7 @@ from vllm_double import BASE, VllmDouble, configured, error, model
 from flowright.core.errors import RunError
 from flowright.policy.sampling import Sampling
 from flowright.policy.vllm.sampler import VllmSampler
+from flowright.policy.vllm.server import check_servers
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
@@ -369,6 +370,15 @@ async def test_a_server_that_is_set_up_wrongly_ends_the_run_with_what_to_do(
     bench: Any, setup: dict[str, Any], told: str
 ):
     assert told in await refused(await bench(VllmDouble(**setup)))
+
+
+async def test_a_server_has_to_take_all_turns_of_an_attempt(tmp_path: Path) -> None:
+    async with VllmDouble(max_model_len=120) as server:
+        section = configured(server)
+        assert await check_servers(section, BASE) == []
+        longer = section.model_copy(update={"max_episode_tokens": 40})
+        (problem,) = await check_servers(longer, BASE)
+    assert "is 120, but policy.max_prompt_tokens and policy.max_episode_tokens are 140" in problem
 
 
 async def test_more_adapters_than_the_server_holds_are_pushed_out_without_harm(bench: Any):

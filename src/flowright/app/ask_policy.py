@@ -276,7 +276,9 @@ async def open_workflow_policy(
 ) -> AsyncIterator[WorkflowPolicy]:
     """Open the policy with the checkpoint's weights, its sampler, and the executor with its server
     and sandbox. Raises UserError with a line per problem."""
-    config = resolved(opening.config, choose_device(opening.config.policy).type)
+    config = resolved(
+        opening.config, choose_device(opening.config.policy).type, opening.environment
+    )
     policy = await on_model_thread(_policy, opening, config, console)
     await check_samplers(config)
     async with AsyncExitStack() as stack:

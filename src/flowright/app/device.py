@@ -79,7 +79,7 @@ class MemoryDemand:
                 f"strategy_model{larger}, or {self._less()}"
             )
         else:
-            advice = "lower policy.max_prompt_tokens or policy.max_new_tokens"
+            advice = f"lower {' or '.join(self.policy.length_keys)}"
         return (
             f"{_gib(plan.needed)} GiB may be needed while {largest}, and {_gib(available)} GiB are "
             f"free; {advice}"
@@ -127,7 +127,7 @@ class MemoryDemand:
                 policy = policy.model_copy(update={"gradient_checkpointing": True})
                 found["policy.gradient_checkpointing"] = "true"
             else:
-                tokens = max(policy.max_new_tokens, grpo.micro_batch_tokens // 2)
+                tokens = max(policy.tokens_behind_prompt, grpo.micro_batch_tokens // 2)
                 if tokens >= grpo.micro_batch_tokens:
                     return None
                 grpo = grpo.model_copy(update={"micro_batch_tokens": tokens})

@@ -56,8 +56,9 @@ Environment variables, EXECUTOR_... for the executor and POLICY_... for the poli
                           numbers as in nvidia-smi
   ..._TENSOR_PARALLEL     one per GPU of _GPUS    the same
   ..._GPU_MEMORY          0.95                    0.90        share of each GPU's memory
-  ..._MAX_MODEL_LEN       32768, cpu: 4096        8192, 4096  prompt and reply, in tokens; never
-                          more than the model's own config.json allows
+  ..._MAX_MODEL_LEN       32768, cpu: 4096        8192, 4096  prompt and reply, in tokens, of all
+                          turns of an attempt; never more than
+                          the model's own config.json allows
   ..._MAX_BATCHED_TOKENS  1024                    (vLLM's)    cpu: 4096, or all of MAX_MODEL_LEN
   ..._REASONING_PARSER    openai_gptoss           (none)      only for GPT-OSS's model_type
   ..._CHAT_TEMPLATE       (none)                  (none)      as policy.chat_template

@@ -264,7 +264,7 @@ def _completed(found: Basis, config: Config) -> Basis:
     plan = config.plan
     most: dict[str, float] = {
         "policy_tokens_in": config.policy.max_prompt_tokens,
-        "policy_tokens_out": config.policy.max_new_tokens,
+        "policy_tokens_out": config.policy.tokens_behind_prompt,
     }
     if (budget := config.section.budget()) is not None:
         calls = found.figures.get("executor_calls", budget.max_llm_calls)

@@ -1,11 +1,12 @@
 """The dry run: check everything that a run needs, print the plan and every problem at once."""
 
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import uvloop
@@ -16,12 +17,14 @@ from flowright.app.device import GIB, MemoryDemand, look_at_device, memory_table
 from flowright.app.open_policies import check_samplers, fitted_tasks, model_at_hand
 from flowright.app.preflight_checks import (
     check_choices,
+    check_lengths,
     check_model,
     check_quantised,
     check_run,
     check_terms,
     check_text,
     load_tasks,
+    position_warnings,
     with_steps,
 )
 from flowright.app.time_plan import fixed_data_lines, plan_lines, plan_run
@@ -39,6 +42,7 @@ from flowright.policy.base_models import is_cached
 from flowright.policy.memory import shape_of
 from flowright.policy.model_folders import load_config, load_tokenizer
 from flowright.policy.sampling import Tokenizer, fitting
+from flowright.policy.tiny import POSITIONS
 from flowright.runs.loggers import check_loggers
 
 SPARE_DISK = 2 << 30  # bytes beside the checkpoints
@@ -86,10 +90,11 @@ def inspect_run(config: Config, resume: bool = False) -> Findings:
     """Check everything that a run needs; only the cache of checked references is written."""
     found = Findings()
     check_choices(config.grpo)
-    config = resolved(config, planned_device(config))
     environment = make_environment(config)
+    config = resolved(config, planned_device(config), environment)
     tasks: list[TaskSets] = []
     found.check("reward", lambda: check_terms(config))
+    found.check("turns", lambda: check_lengths(config, environment))
     has_data = found.check("data", lambda: _data(environment, tasks))
     has_model = found.check("policy", lambda: _policy(config))
     demand = demand_of(config) if has_model or Path(config.strategy_model).is_dir() else None
@@ -207,11 +212,12 @@ def _policy(config: Config) -> str:
         found = name
     else:
         found = f"{name} ({_on_hub(name)})"  # asked once, before transformers asks again and again
+    model: Mapping[str, Any] = {"max_position_embeddings": POSITIONS} if name == TINY else {}
     if (at_hand := model_at_hand(config)) is not None:
         with suppress(OSError, ValueError):  # reported when it is loaded
-            load_config(at_hand)
+            model = load_config(at_hand).to_dict()
             load_tokenizer(at_hand, config.policy.chat_template, local_files_only=True)
-    return found
+    return f"\n{' ' * 10}".join([found, *position_warnings(config.policy, model)])
 
 
 def _on_hub(name: str) -> str:

@@ -3,12 +3,13 @@ is written and no server is asked."""
 
 import importlib.util
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from flowright.app.launch_vllm import own_length
 from flowright.config.grpo import GrpoSection
 from flowright.config.loading import load_entries
 from flowright.config.policy import SMOLLM2, TINY, PolicySection
@@ -62,6 +63,7 @@ def check_start(config: Config, resume: bool, is_first: bool = True) -> Start:
     own = (
         lambda: check_choices(config.grpo),
         lambda: check_terms(config),
+        lambda: check_lengths(config, environment),
         lambda: check_quantised(config.policy),
         lambda: check_text(config),
         lambda: load_entries(config.llm.file, config.models),
@@ -117,6 +119,41 @@ def check_terms(config: Config) -> str:
     and rules that cannot be used."""
     RewardTerms(config.reward, rules_alone())
     return config.reward.formula
+
+
+def check_lengths(config: Config, environment: Environment) -> str:
+    """Describe attempts of several turns; empty if they have one. Raises ConfigError for lengths
+    that do not fit together."""
+    policy, turns = environment.with_limits(config).policy, environment.max_turns
+    behind, each, most = policy.tokens_behind_prompt, policy.max_new_tokens, policy.written_tokens
+    buffer = config.grpo.overlong_buffer
+    if config.grpo.overlong == "soft" and buffer is not None and buffer > most(turns):
+        raise ConfigError(
+            f"grpo.overlong_buffer: {buffer} tokens of completions of at most {most(turns)}; give "
+            "a part of policy.max_new_tokens" + (f" x {turns} turns" if turns > 1 else "")
+        )
+    if turns == 1:
+        return ""
+    if behind <= each:
+        raise ConfigError(
+            f"policy.max_episode_tokens: {behind} leaves no room for a second turn of "
+            f"policy.max_new_tokens ({each}); {policy.episode_tokens(turns)} has room for {turns}"
+        )
+    return (
+        f"up to {turns} of {each:,} tokens, with the answers to them {behind:,} tokens behind a "
+        f"prompt of up to {policy.max_prompt_tokens:,}"
+    )
+
+
+def position_warnings(policy: PolicySection, model: Mapping[str, Any]) -> list[str]:
+    """Return a warning if sequences may be longer than a model of that config.json allows."""
+    positions, needed = own_length(model), policy.sequence_tokens
+    if not positions or needed <= positions:
+        return []
+    return [
+        f"WARNING: {' and '.join(policy.length_keys)} are {needed:,} together, and the model was "
+        f"made for {positions:,} positions; lower them"
+    ]
 
 
 def check_quantised(section: PolicySection) -> str:

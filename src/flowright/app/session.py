@@ -79,8 +79,8 @@ async def run_training(start: Start, console: Console, ranks: Ranks) -> int:
     Raises UserError for what the user can mend, RunPaused when the run stopped itself.
     """
     config = start.config
-    start = replace(start, config=resolved(config, choose_device(config.policy).type))
-    config = start.config
+    config = resolved(config, choose_device(config.policy).type, start.environment)
+    start = replace(start, config=config)
     path = config.run.output_dir / config.run.name
     run: RunDirectory | Follower = Follower(path)
     if ranks.is_first:
@@ -340,7 +340,7 @@ async def run_evaluation(evaluation: Evaluation, console: Console) -> Comparison
     one process, which has the whole policy, sharded in training or not.
     """
     given, environment, tasks = evaluation.config, evaluation.environment, evaluation.tasks
-    config = resolved(given, choose_device(given.policy).type)
+    config = resolved(given, choose_device(given.policy).type, environment)
     async with AsyncExitStack() as opened:
         opened.enter_context(on_signal(evaluation.ledger.summary))
         with stage_progress(console, "making the policy") as progress:

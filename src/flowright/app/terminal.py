@@ -21,6 +21,7 @@ from rich.progress import (
 )
 
 from flowright.app.device import MemoryDemand, look_at_device, memory_summary
+from flowright.app.preflight_checks import position_warnings
 from flowright.config.policy import TINY
 from flowright.config.root import Config
 from flowright.core.checkout import here
@@ -190,6 +191,7 @@ def introduce(
         f"run       {run.path}",
         f"policy    {config.strategy_model} on {policy.device}, {trainable:,} of {total:,} weights"
         f"{packed}",
+        *position_warnings(config.policy, policy.causal_lm.config.to_dict()),
         *memory_lines(config, policy),
     ]
     if made := origin_of(policy.name):

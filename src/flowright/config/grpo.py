@@ -230,7 +230,7 @@ class GrpoSection(Section):
     def on(self, behind: bool, longest: int) -> "GrpoSection":
         """With every default that depends on the rest of the configuration, but for the
         objective's own: ``behind``, whether samples come from an older policy or another engine,
-        and ``longest``, the token limit of completions. What is given stays."""
+        and ``longest``, the token limit of an attempt. What is given stays."""
         off_policy = self.off_policy or ("truncated" if behind else "ratio")
         return self.model_copy(
             update={
@@ -241,7 +241,7 @@ class GrpoSection(Section):
         )
 
     def buffer(self, longest: int) -> int:
-        """Tokens of `overlong: soft`, given the token limit of completions."""
+        """Tokens of `overlong: soft`, given the token limit of an attempt."""
         return self.overlong_buffer or max(1, longest // 5)
 
 

@@ -198,6 +198,33 @@ class PolicySection(Section):
         included."""
         return turns * self.max_new_tokens + (turns - 1) * (self.max_observation_tokens + 64)
 
+    def written_tokens(self, turns: int) -> int:
+        """Return the most tokens that the policy writes in an attempt of so many turns."""
+        one, each = self.max_new_tokens, turns * self.max_new_tokens
+        return min(each, max(one, self.max_episode_tokens or each))
+
+    @property
+    def tokens_behind_prompt(self) -> int:
+        """Most tokens behind a prompt. A resolved configuration has ``max_episode_tokens`` only
+        where an attempt has several turns, and always there."""
+        return self.max_episode_tokens or self.max_new_tokens
+
+    @property
+    def length_keys(self) -> tuple[str, str]:
+        """Keys that limit a prompt and what stands behind it."""
+        behind = "max_episode_tokens" if self.max_episode_tokens else "max_new_tokens"
+        return "policy.max_prompt_tokens", f"policy.{behind}"
+
+    @property
+    def sequence_tokens(self) -> int:
+        """Most tokens of a prompt and what stands behind it, in a resolved configuration."""
+        return self.max_prompt_tokens + self.tokens_behind_prompt
+
+    @property
+    def context_tokens(self) -> int:
+        """Most tokens before a completion: a prompt's, or those of an attempt's last turn."""
+        return self.sequence_tokens - self.max_new_tokens
+
     def on(self, device: str) -> "PolicySection":
         """With every default that depends on the device; what is given stays."""
         gpu = device == "cuda"

@@ -265,16 +265,6 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
-    def _check_overlong_buffer(self) -> "Config":
-        buffer, longest = self.grpo.overlong_buffer, self.policy.max_new_tokens
-        if self.grpo.overlong == "soft" and buffer is not None and buffer > longest:
-            raise ValueError(
-                f"grpo.overlong_buffer: {buffer} tokens of completions of at most {longest}; give "
-                "a part of policy.max_new_tokens"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _check_nucleus_fits_correction(self) -> "Config":
         name, by_sample = self.grpo.off_policy, self.grpo.loss in ("gspo", "gmpo")
         by_sample = by_sample or (name or "").startswith("sequence_")
@@ -296,14 +286,15 @@ class Config(Section):
             )
         return self
 
-    def on(self, device: str) -> "Config":
-        """The configuration with every default that depends on the device (``cpu``, ``cuda``), as
-        a run has it and keeps it in config.json. The embedded policy is small: it has a CPU's."""
+    def on(self, device: str, turns: int = 1) -> "Config":
+        """The configuration with every default that depends on the device (``cpu``, ``cuda``) and
+        on the ``turns`` of an attempt, as a run has it and keeps it in config.json. The embedded
+        policy is small: it has a CPU's."""
         if self.strategy_model == TINY:
             device = "cpu"
         policy, pipeline = self.policy.on(device), self.pipeline.on(device)
         behind = bool(pipeline.max_staleness) or policy.sampler == "vllm"
-        grpo = self.grpo.on(behind, policy.max_new_tokens)
+        grpo = self.grpo.on(behind, policy.written_tokens(turns))
         resolved: dict[str, Section] = {"policy": policy, "pipeline": pipeline, "grpo": grpo}
         if self.section_key:
             resolved[self.section_key] = self.section.resolved()

@@ -176,6 +176,13 @@ class Environment:
         policy, turns = self.config.policy, self.max_turns
         return policy.max_episode_tokens or policy.episode_tokens(turns)
 
+    def with_limits(self, config: RunConfig) -> RunConfig:
+        """Return a configuration whose ``policy.max_episode_tokens`` is that of its attempts; None
+        where they have one turn."""
+        tokens = self.max_episode_tokens if self.max_turns > 1 else None
+        policy = config.policy.model_copy(update={"max_episode_tokens": tokens})
+        return config.model_copy(update={"policy": policy})
+
     async def respond(self, episode: Episode) -> Observation | None:
         """Return the answer to an attempt's newest turn; None ends the attempt. It is asked after
         the last turn, too: that answer is only recorded. A function of the episode, as one that was

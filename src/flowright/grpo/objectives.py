@@ -20,6 +20,7 @@ from flowright.config.grpo import GrpoSection, PairsSection
 from flowright.config.root import Config
 from flowright.core.errors import ConfigError
 from flowright.core.plugins import Table
+from flowright.environments.base import Environment
 from flowright.grpo import CORRECTIONS, KL_ESTIMATORS, OBJECTIVES
 
 
@@ -461,10 +462,10 @@ def choices_of(section: GrpoSection) -> Choices:
     )
 
 
-def resolved(config: Config, device: str) -> Config:
-    """Return the configuration of a run on that device, with every default that depends on other
-    keys, those of the objective included."""
-    config = config.on(device)
+def resolved(config: Config, device: str, environment: Environment) -> Config:
+    """Return the configuration of a run on that device in its environment, with every default that
+    depends on other keys, those of the objective included."""
+    config = environment.with_limits(config).on(device, environment.max_turns)
     found = choices_of(config.grpo)
     bounds = {"clip_low": found.clip_low, "clip_high": found.clip_high}
     return config.model_copy(update={"grpo": config.grpo.model_copy(update=bounds)})

@@ -265,7 +265,7 @@ class Pipeline(BatchSource):
             groups = whole_groups(mine)
             found = await on_model_thread(learner.divergences, groups)
             nats_S = [sum(nats) for nats in by_episode(groups, found).values()]
-        longest = self._config.policy.max_new_tokens * self.environment.max_turns
+        longest = self._config.policy.written_tokens(self.environment.max_turns)
         mine = penalised(mine, grpo, longest, nats_S)
         shares = await self._ranks.all_gather((mine, problems))
         for _, problems in shares:

@@ -160,16 +160,12 @@ async def open_teacher(config: Config, policy: Policy) -> AsyncIterator[Teacher 
     elif config.grpo.teacher.base_urls:
         teacher = ServedTeacher(config.grpo.teacher)
         try:
-            await teacher.check(policy.tokenizer, _longest(config))
+            await teacher.check(policy.tokenizer, config.policy.sequence_tokens)
             yield teacher
         finally:
             await teacher.aclose()
     else:
         yield LocalTeacher(await on_model_thread(_load, config, policy), config.grpo)
-
-
-def _longest(config: Config) -> int:
-    return config.policy.max_prompt_tokens + config.policy.max_new_tokens
 
 
 def _load(config: Config, policy: Policy) -> Policy:
@@ -204,7 +200,7 @@ async def check_teacher(config: Config, tokenizer: Tokenizer | None) -> str:
     if section.base_urls:
         teacher = ServedTeacher(section)
         try:
-            await teacher.check(tokenizer, _longest(config))
+            await teacher.check(tokenizer, config.policy.sequence_tokens)
         finally:
             await teacher.aclose()
         return f"{section.model} at {', '.join(section.base_urls)}, {form}"

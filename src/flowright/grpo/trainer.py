@@ -139,7 +139,7 @@ class Trainer:
 
         self._stage("update", step)
         began = time.perf_counter()
-        longest = self.config.policy.max_new_tokens * self.source.environment.max_turns
+        longest = self.config.policy.written_tokens(self.source.environment.max_turns)
         # In a thread, so that rollouts of the next batches hear from their servers meanwhile.
         metrics = await on_model_thread(
             self.learner.update, batch.groups, step, longest, batch.requested, batch.logprobs

@@ -2,8 +2,8 @@
 configuration without loading anything.
 
 Everything is at its limit: prompts of ``policy.max_prompt_tokens``, completions of
-``policy.max_new_tokens``, full packs. Tests compare the sums with what the CPU's allocator counts
-on small models (``tests/app/test_memory.py``).
+``policy.max_new_tokens`` or attempts of ``policy.max_episode_tokens``, full packs. Tests compare
+the sums with what the CPU's allocator counts on small models (``tests/app/test_memory.py``).
 
 For each token of a layer the backward pass keeps, in the model's precision unless noted: the
 adapters' inputs (both norms' outputs, attention's, the product of gate and up) and intermediate
@@ -187,13 +187,15 @@ def _base(shape: ModelShape, policy: PolicySection, gpus: int) -> dict[str, int]
 def _sampling(
     shape: ModelShape, policy: PolicySection, grpo: GrpoSection, device: str
 ) -> dict[str, int]:
-    """Count each prompt once for all of its rows; without prefix sharing, once for each row.
-    Nothing if a server samples or the policy only scores."""
+    """Count each prompt once for all of its rows; without prefix sharing, and at later turns, once
+    for each row. Nothing if a server samples or the policy only scores."""
     if policy.sampler == "vllm" or policy.head == "score":
         return {}
-    number, longest = _number(policy), policy.max_prompt_tokens
-    prompts = _prompts_at_once(policy, grpo)
-    rows, tokens = max(policy.decode_batch, grpo.group_size), prompts * longest
+    number, longest = _number(policy), policy.context_tokens
+    prompts, rows = _prompts_at_once(policy, grpo), max(policy.decode_batch, grpo.group_size)
+    tokens = prompts * longest
+    if policy.max_episode_tokens is not None:
+        tokens = min(rows * longest, wave_tokens(policy, grpo))
     if grpo.prefix_sharing:
         tokens = min(tokens, max(PREFILL_TOKENS, longest))
     if shape.own:  # or the reference's, to sample the policy before training
@@ -227,7 +229,7 @@ def wave_tokens(policy: PolicySection, grpo: GrpoSection) -> int:
     the local sampler, also in an evaluation with other numbers of samples."""
     rows = max(policy.decode_batch, grpo.group_size)
     copies = _prompts_at_once(policy, grpo) if grpo.prefix_sharing else rows
-    return copies * policy.max_prompt_tokens + rows * policy.max_new_tokens
+    return copies * policy.max_prompt_tokens + rows * policy.tokens_behind_prompt
 
 
 def _prompts_at_once(policy: PolicySection, grpo: GrpoSection) -> int:
@@ -237,8 +239,8 @@ def _prompts_at_once(policy: PolicySection, grpo: GrpoSection) -> int:
 def _chunk(policy: PolicySection, grpo: GrpoSection) -> int:
     """Return the tokens of completions whose loss is computed at once."""
     samples = grpo.prompts_per_step * grpo.group_size
-    budget = max(grpo.micro_batch_tokens, policy.max_new_tokens)
-    return min(budget, samples * policy.max_new_tokens)
+    budget = max(grpo.micro_batch_tokens, policy.tokens_behind_prompt)
+    return min(budget, samples * policy.tokens_behind_prompt)
 
 
 def _shared(shape: ModelShape, policy: PolicySection, grpo: GrpoSection) -> dict[str, int]:
@@ -265,7 +267,7 @@ def _shared(shape: ModelShape, policy: PolicySection, grpo: GrpoSection) -> dict
 def _plain(shape: ModelShape, policy: PolicySection, grpo: GrpoSection) -> dict[str, int]:
     """Count rows of prompt and completion, with keys repeated for the heads that share them."""
     number = _number(policy)
-    row = policy.max_prompt_tokens + policy.max_new_tokens
+    row = policy.sequence_tokens
     tokens = max(1, grpo.micro_batch_tokens // row) * row
     kept = layer_bytes(shape, number)
     kept += 2 * number * (shape.heads - shape.kv_heads) * shape.head_size

@@ -33,6 +33,9 @@ END, START, PAD = "<|im_end|>", "<|im_start|>", "<|endoftext|>"
 SPECIAL = [PAD, START, END]
 """Ids 0, 1, 2: the trainer of the vocabulary numbers them first."""
 
+POSITIONS = 2048
+"""Most tokens of a sequence."""
+
 CHAT_TEMPLATE = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
@@ -125,7 +128,7 @@ def _architecture(section: TinySection, tokenizer: PreTrainedTokenizerFast) -> Q
         num_hidden_layers=section.layers,
         num_attention_heads=section.heads,
         num_key_value_heads=section.kv_heads,
-        max_position_embeddings=2048,
+        max_position_embeddings=POSITIONS,
         tie_word_embeddings=True,
         bos_token_id=SPECIAL.index(START),
         eos_token_id=SPECIAL.index(END),

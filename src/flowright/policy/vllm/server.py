@@ -157,11 +157,11 @@ class PolicyServer:
             bases = ", ".join(card.name for card in cards.values() if card.parent is None)
             return f"serves {bases or 'nothing'}, not {self._model}; set policy.vllm.model_name"
         section = self._section
-        needed = section.max_prompt_tokens + section.max_new_tokens
+        needed = section.sequence_tokens
         if card.max_tokens is not None and card.max_tokens < needed:
             return (
-                f"--max-model-len is {card.max_tokens}, but policy.max_prompt_tokens and "
-                f"policy.max_new_tokens are {needed} together"
+                f"--max-model-len is {card.max_tokens}, but {' and '.join(section.length_keys)} "
+                f"are {needed} together"
             )
         return None
 
