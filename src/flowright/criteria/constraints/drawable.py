@@ -35,15 +35,19 @@ class Drawable:
     wordings: tuple[str, ...]
     is_easy: bool = False
 
-    def sentence(self, values: Values, draws: random.Random) -> str:
-        """One of the wordings: lists between quotes, a language by its name."""
-        return draws.choice(self.wordings).format(**{n: _shown(n, v) for n, v in values.items()})
+    def sentence(self, values: Values, draws: random.Random | None = None) -> str:
+        """One of the wordings, the first without ``draws``: lists between quotes, a language by its
+        name."""
+        wording = self.wordings[0] if draws is None else draws.choice(self.wordings)
+        return wording.format(**{n: _shown(n, v) for n, v in values.items()})
 
 
 def _shown(name: str, value: Any) -> Any:
     if isinstance(value, list):
         return ", ".join(f'"{each}"' for each in value)
-    return LANGUAGES.get(value, value) if name == "language" else value
+    if isinstance(value, float):  # as IFBench's data has whole numbers
+        return f"{value:g}"
+    return LANGUAGES.get(value, f"the language {value}") if name == "language" else value
 
 
 def _none(draws: random.Random, request: str) -> dict[str, Any]:
@@ -375,3 +379,11 @@ IFBENCH: Mapping[str, Drawable] = {
     "format:emoji": Drawable(_none, (
         "End every sentence with an emoji.", "No sentence without an emoji at its end.")),
 }  # fmt: skip
+
+
+def sentence_of(name: str, values: Values) -> str:
+    """Return an instruction of a row as a sentence; one that cannot be drawn by its name."""
+    drawable = {**IFEVAL, **IFBENCH}.get(name)
+    if drawable is None:
+        return f"The instruction on {name.partition(':')[2].replace('_', ' ')}."
+    return drawable.sentence({n: v for n, v in values.items() if v is not None})

@@ -11,7 +11,7 @@ from typing import Any
 from flowright.config.llm import SIMULATED
 from flowright.config.reward import LARGEST_REWARD
 from flowright.config.root import Config as RunConfig
-from flowright.core.errors import DataError
+from flowright.core.errors import DataError, FailureError
 from flowright.core.statistics import SHARE
 from flowright.criteria.rubrics.rows import RubricRow, criteria_sha256
 from flowright.criteria.rubrics.scaffolding import Schedule, scaffolded, shown_items
@@ -25,9 +25,10 @@ from flowright.environments.base import (
     TaskSets,
     TokenCount,
 )
-from flowright.environments.episode import Episode
+from flowright.environments.episode import Episode, Observation
 from flowright.environments.instructions.config import CHECKED, InstructionsSection
 from flowright.environments.instructions.display import DISPLAY
+from flowright.environments.instructions.feedback import observation_of
 from flowright.environments.instructions.grader import (
     OpenGrader,
     check_judge,
@@ -37,6 +38,7 @@ from flowright.environments.instructions.grader import (
     wording_of,
 )
 from flowright.environments.instructions.reward import (
+    KnownGrades,
     instruction_metrics,
     record_of,
     roll_out,
@@ -75,6 +77,7 @@ class InstructionsEnvironment(RowEnvironment[InstructionsSection]):
         super().__init__(config.model_copy(update={"instructions": section}))
         self._section = section
         self._words = wording_of(section)
+        self._grades: KnownGrades = {}
 
     def tasks(self) -> TaskSets:
         self._sets = sets = load_sets(self._section, self.config.seed)
@@ -122,13 +125,32 @@ class InstructionsEnvironment(RowEnvironment[InstructionsSection]):
             found.append(Scaffold(messages, len(items) / len(task.shown)))
         return found
 
+    @property
+    def max_turns(self) -> int:
+        return self._section.turns
+
+    @property
+    def answers_at_once(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """True where checkers decide."""
+        return self._section.reward == "constraints"
+
+    async def respond(self, episode: Episode) -> Observation | None:
+        """Return the criteria that the newest answer does not meet, by the grader of the reward;
+        None if it meets all. Raises FailureError where it cannot be graded."""
+        task = _instruction(episode.task)
+        grade = await self._open.grader.grade(task, episode)
+        if grade.failure is not None:
+            raise FailureError(grade.failure.reason, grade.failure.message)
+        self._grades[episode.key, len(episode.turns)] = grade
+        return observation_of(task.row, grade, self._section.feedback)
+
     @asynccontextmanager
     async def open(self, tasks: Sequence[Task]) -> AsyncIterator[None]:
         async with open_grader(self.config) as self._open:
             yield
 
     async def rollout(self, groups: Sequence[Sequence[Episode]]) -> list[list[Rollout]]:
-        rollouts = await roll_out(self._open.grader, groups)
+        rollouts = await roll_out(self._open.grader, groups, self._grades)
         return await with_terms(self._open.terms, groups, rollouts, term_sample)
 
     def summarise(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
@@ -149,6 +171,12 @@ class InstructionsEnvironment(RowEnvironment[InstructionsSection]):
         names = {"criteria met": "instructions/met", "ungraded": "instructions/ungraded"}
         if self.reward_bounds is None:
             names = {"reward": "reward/mean", **names}
+        if self.max_turns > 1:
+            names |= {
+                "all met": "instructions/all_met",
+                "all met at first": "instructions/first_turn_all_met",
+                "second answers": "instructions/second_turn",
+            }
         measured = outcome_metrics(rollouts) | instruction_metrics(rollouts)
         found = {name: measured[metric] for name, metric in names.items() if metric in measured}
         return {"instructions": found} if found else {}
@@ -233,9 +261,9 @@ class InstructionsEnvironment(RowEnvironment[InstructionsSection]):
         return formula if kind == "own" else f"{kind}{f' ({formula})' * bool(formula)}"
 
     def planned_calls(self, train: Sequence[Task]) -> Mapping[str, float]:
-        """An attempt asks no executor, and the judge about its criteria."""
+        """An attempt asks no executor, and the judge about its criteria, in each of its turns."""
         calls = planned_calls(self.config, [_instruction(task) for task in train])
-        return {"executor": 0.0, "judge": calls}
+        return {"executor": 0.0, "judge": calls * self.max_turns}
 
     def trained_on(self) -> TrainedOn | None:
         return trained_on(self._sets) if self._sets else None

@@ -2,7 +2,7 @@
 grades."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -37,6 +37,11 @@ class Part:
     met: bool | None
     points: float | None = None
 
+    @property
+    def is_penalty(self) -> bool:
+        """True if an answer had better not meet it."""
+        return self.points is not None and self.points < 0
+
 
 @dataclass(frozen=True, slots=True)
 class InstructionGrade:
@@ -65,6 +70,22 @@ class InstructionGrade:
         if self.floored or not self.parts:
             return 0.0
         return sum(part.met is None for part in self.parts) / len(self.parts)
+
+    @property
+    def unmet(self) -> list[int]:
+        """Numbers of the parts that are not met, or met where that is penalised."""
+        return [number for number, part in enumerate(self.parts) if part.met is part.is_penalty]
+
+    @property
+    def meets_all(self) -> bool:
+        """True if nothing is left to do better."""
+        return not (self.unmet or self.floored)
+
+    @property
+    def outcome(self) -> dict[str, Any]:
+        """The criteria that are met, without penalties and ungraded ones, as plain JSON."""
+        graded = [part.met for part in self.parts if part.met is not None and not part.is_penalty]
+        return {"met": graded, "all": self.meets_all}
 
 
 class Grader(Protocol):
@@ -312,7 +333,11 @@ def instruction_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     - ``instructions/rule_faults``: rules that failed by themselves, as a mean per answer;
     - ``instructions/floored``: share of the answers that are empty or keep the judge from judging;
     - ``instructions/words``: mean length of an answer, ``instructions/cut``: share that hit
-      ``policy.max_new_tokens``.
+      ``policy.max_new_tokens``;
+    - with several turns ``instructions/all_met``: share of the last answers that meet all criteria;
+      ``instructions/first_turn_all_met``, ``instructions/first_turn_met``: the same of the first
+      ones, and their criteria; ``instructions/first_turn_tokens``: their mean length;
+      ``instructions/second_turn``: share of the attempts with a second answer.
     """
     grades = [grade for rollout in rollouts if (grade := grade_of(rollout))]
     parts = [part for grade in grades for part in grade.parts if part.met is not None]
@@ -338,21 +363,50 @@ def instruction_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
             "instructions/floored": [grade.floored for grade in grades],
             "instructions/words": [grade.words for grade in grades],
             "instructions/cut": [r.sample.finish_reason == "length" for r in rollouts],
+            **_by_turn(rollouts),
         }
     )
+
+
+def first_outcome(rollout: Rollout) -> Mapping[str, Any] | None:
+    """Return the :attr:`InstructionGrade.outcome` of the first of several possible answers."""
+    grade = grade_of(rollout)
+    if grade is None or not rollout.turns:
+        return None
+    answered = rollout.turns[0].observation
+    return grade.outcome if answered is None else answered.memory
+
+
+def _by_turn(rollouts: Sequence[Rollout]) -> dict[str, list[float]]:
+    pairs = [(r, first) for r in rollouts if (first := first_outcome(r)) is not None]
+    grades = [grade for rollout, _ in pairs if (grade := grade_of(rollout))]
+    return {
+        "instructions/all_met": [grade.meets_all for grade in grades],
+        "instructions/first_turn_all_met": [first["all"] for _, first in pairs],
+        "instructions/first_turn_met": [met for _, first in pairs for met in first["met"]],
+        "instructions/first_turn_tokens": [len(r.turns[0].sample.token_ids) for r, _ in pairs],
+        "instructions/second_turn": [len(r.turns) > 1 for r, _ in pairs],
+    }
 
 
 _KEPT_CHARS = 2_000  # of a criterion in a record
 
 
-async def roll_out(grader: Grader, groups: Sequence[Sequence[Episode]]) -> list[list[Rollout]]:
-    """The rollouts of groups, in their order."""
-    return [*await asyncio.gather(*(_graded(grader, group) for group in groups))]
+KnownGrades = dict[tuple[str, int], InstructionGrade]
+"""Grades by an episode's key and its number of turns, until they are used."""
 
 
-async def _graded(grader: Grader, group: Sequence[Episode]) -> list[Rollout]:
+async def roll_out(
+    grader: Grader, groups: Sequence[Sequence[Episode]], known: KnownGrades | None = None
+) -> list[list[Rollout]]:
+    """The rollouts of groups, in their order. ``known``: grades of last answers by key."""
+    known = {} if known is None else known
+    return [*await asyncio.gather(*(_graded(grader, group, known) for group in groups))]
+
+
+async def _graded(grader: Grader, group: Sequence[Episode], known: KnownGrades) -> list[Rollout]:
     if not isinstance(grader, RankingGrader):
-        return [*await asyncio.gather(*(_graded_one(grader, completion) for completion in group))]
+        return [*await asyncio.gather(*(_graded_one(grader, one, known) for one in group))]
     grades: Sequence[InstructionGrade | None] = [None] * len(group)
     with boundary("grading") as caught:
         grades = await grader.grade_group([(_task(each), each) for each in group])
@@ -360,10 +414,11 @@ async def _graded(grader: Grader, group: Sequence[Episode]) -> list[Rollout]:
     return [_rollout(completion, grade, caught.failure) for completion, grade in pairs]
 
 
-async def _graded_one(grader: Grader, completion: Episode) -> Rollout:
-    grade: InstructionGrade | None = None
+async def _graded_one(grader: Grader, completion: Episode, known: KnownGrades) -> Rollout:
+    grade = known.pop((completion.key, len(completion.turns)), None)
     with boundary("grading") as caught:
-        grade = await grader.grade(_task(completion), completion)
+        if grade is None:
+            grade = await grader.grade(_task(completion), completion)
     return _rollout(completion, grade, caught.failure)
 
 
@@ -393,4 +448,5 @@ def record_of(rollout: Rollout) -> dict[str, Any]:
         for part in grade.parts
     ]
     outcome = {"floored": grade.floored, "faults": [*grade.faults], "reason": grade.reason}
+    outcome |= {"first_turn": first} if (first := first_outcome(rollout)) else {}
     return {"instructions": {"parts": parts, "words": grade.words, **outcome}}
