@@ -24,7 +24,6 @@ CHECKED: tuple[RewardKind, ...] = ("constraints", "judge")
 Rules = Literal["run", "skip", "ignore"]
 Feedback = Literal["criteria", "count"]
 MOST_WORDS = 4
-MOST_TURNS = 8
 
 RULES_BY_VARIABLE: Mapping[str, Rules] = {
     "VERIF_SKIP_RULES": "skip",
@@ -115,7 +114,7 @@ class InstructionsSection(EnvironmentSection):
     checkers: Literal["canonical", "fixed"] = "fixed"
     """The benchmarks' own decisions, or corrected ones (docs/instructions.md)."""
     scaffolding: ScaffoldingSection = ScaffoldingSection()
-    turns: int = Field(default=1, ge=1, le=MOST_TURNS)
+    turns: int = Field(default=1, ge=1, le=8)
     """Answers of an attempt. Behind one that does not meet all criteria, but the last, stands what
     it does not meet; the last one earns the reward."""
     feedback: Feedback = "criteria"
@@ -149,15 +148,10 @@ class InstructionsSection(EnvironmentSection):
             )
         if kind == "own" and self.scaffolding.enabled and not self.scaffolding.files:
             raise ValueError("instructions.scaffolding: rows of prompts alone have no rubric")
-        if self.turns > 1 and self.scaffolding.enabled:
+        if self.turns > 1 and (self.scaffolding.enabled or kind in ("judge", "own")):
             raise ValueError(
-                "instructions.scaffolding: shows criteria before an answer, instructions.turns "
-                "behind it; turn one of them off"
-            )
-        if self.turns > 1 and kind in ("judge", "own"):
-            raise ValueError(
-                f"instructions.turns: {self.turns}: an answer by reward: {kind} is held against no "
-                "criteria; use rubric, verif or constraints, or leave it out"
+                f"instructions.turns: {self.turns}: needs criteria (reward: rubric, verif or "
+                "constraints) and no scaffolding; leave it out, or change these"
             )
         if kind not in (*CHECKED, "own"):
             given = {

@@ -38,7 +38,7 @@ from flowright.environments.instructions.grader import (
     wording_of,
 )
 from flowright.environments.instructions.reward import (
-    KnownGrades,
+    InstructionGrade,
     instruction_metrics,
     record_of,
     roll_out,
@@ -77,7 +77,7 @@ class InstructionsEnvironment(RowEnvironment[InstructionsSection]):
         super().__init__(config.model_copy(update={"instructions": section}))
         self._section = section
         self._words = wording_of(section)
-        self._grades: KnownGrades = {}
+        self._grades: dict[str, InstructionGrade] = {}
 
     def tasks(self) -> TaskSets:
         self._sets = sets = load_sets(self._section, self.config.seed)
@@ -131,7 +131,6 @@ class InstructionsEnvironment(RowEnvironment[InstructionsSection]):
 
     @property
     def answers_at_once(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """True where checkers decide."""
         return self._section.reward == "constraints"
 
     async def respond(self, episode: Episode) -> Observation | None:
@@ -141,7 +140,7 @@ class InstructionsEnvironment(RowEnvironment[InstructionsSection]):
         grade = await self._open.grader.grade(task, episode)
         if grade.failure is not None:
             raise FailureError(grade.failure.reason, grade.failure.message)
-        self._grades[episode.key, len(episode.turns)] = grade
+        self._grades[episode.key] = grade
         return observation_of(task.row, grade, self._section.feedback)
 
     @asynccontextmanager
@@ -171,12 +170,11 @@ class InstructionsEnvironment(RowEnvironment[InstructionsSection]):
         names = {"criteria met": "instructions/met", "ungraded": "instructions/ungraded"}
         if self.reward_bounds is None:
             names = {"reward": "reward/mean", **names}
-        if self.max_turns > 1:
-            names |= {
-                "all met": "instructions/all_met",
-                "all met at first": "instructions/first_turn_all_met",
-                "second answers": "instructions/second_turn",
-            }
+        names |= {
+            "all met": "instructions/all_met",
+            "all met at first": "instructions/first_turn_all_met",
+            "second answers": "instructions/second_turn",
+        }
         measured = outcome_metrics(rollouts) | instruction_metrics(rollouts)
         found = {name: measured[metric] for name, metric in names.items() if metric in measured}
         return {"instructions": found} if found else {}

@@ -341,7 +341,7 @@ def instruction_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     """
     grades = [grade for rollout in rollouts if (grade := grade_of(rollout))]
     parts = [part for grade in grades for part in grade.parts if part.met is not None]
-    wanted = [part for part in parts if part.points is None or part.points > 0]
+    wanted = [part for part in parts if not part.is_penalty]
     by_rule, by_judge = (
         [bool(part.met) for part in wanted if part.by == who] for who in ("rule", "judge")
     )
@@ -355,9 +355,7 @@ def instruction_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
             "instructions/met": [*by_rule, *by_judge],
             "instructions/met_by_rule": by_rule,
             "instructions/met_by_judge": by_judge,
-            "instructions/penalties_met": [
-                bool(part.met) for part in parts if part.points and part.points < 0
-            ],
+            "instructions/penalties_met": [bool(part.met) for part in parts if part.is_penalty],
             "instructions/ungraded": [grade.ungraded for grade in grades],
             "instructions/rule_faults": [len(grade.faults) for grade in grades],
             "instructions/floored": [grade.floored for grade in grades],
@@ -378,10 +376,9 @@ def first_outcome(rollout: Rollout) -> Mapping[str, Any] | None:
 
 
 def _by_turn(rollouts: Sequence[Rollout]) -> dict[str, list[float]]:
-    pairs = [(r, first) for r in rollouts if (first := first_outcome(r)) is not None]
-    grades = [grade for rollout, _ in pairs if (grade := grade_of(rollout))]
+    pairs = [(r, first) for r in rollouts if (first := first_outcome(r))]
     return {
-        "instructions/all_met": [grade.meets_all for grade in grades],
+        "instructions/all_met": [bool((g := grade_of(r)) and g.meets_all) for r, _ in pairs],
         "instructions/first_turn_all_met": [first["all"] for _, first in pairs],
         "instructions/first_turn_met": [met for _, first in pairs for met in first["met"]],
         "instructions/first_turn_tokens": [len(r.turns[0].sample.token_ids) for r, _ in pairs],
@@ -390,21 +387,19 @@ def _by_turn(rollouts: Sequence[Rollout]) -> dict[str, list[float]]:
 
 
 _KEPT_CHARS = 2_000  # of a criterion in a record
-
-
-KnownGrades = dict[tuple[str, int], InstructionGrade]
-"""Grades by an episode's key and its number of turns, until they are used."""
+Known = dict[str, InstructionGrade]
 
 
 async def roll_out(
-    grader: Grader, groups: Sequence[Sequence[Episode]], known: KnownGrades | None = None
+    grader: Grader, groups: Sequence[Sequence[Episode]], known: Known | None = None
 ) -> list[list[Rollout]]:
-    """The rollouts of groups, in their order. ``known``: grades of last answers by key."""
+    """The rollouts of groups, in their order. ``known``: grades of last answers by the key of their
+    episode, which are used up."""
     known = {} if known is None else known
     return [*await asyncio.gather(*(_graded(grader, group, known) for group in groups))]
 
 
-async def _graded(grader: Grader, group: Sequence[Episode], known: KnownGrades) -> list[Rollout]:
+async def _graded(grader: Grader, group: Sequence[Episode], known: Known) -> list[Rollout]:
     if not isinstance(grader, RankingGrader):
         return [*await asyncio.gather(*(_graded_one(grader, one, known) for one in group))]
     grades: Sequence[InstructionGrade | None] = [None] * len(group)
@@ -414,8 +409,8 @@ async def _graded(grader: Grader, group: Sequence[Episode], known: KnownGrades) 
     return [_rollout(completion, grade, caught.failure) for completion, grade in pairs]
 
 
-async def _graded_one(grader: Grader, completion: Episode, known: KnownGrades) -> Rollout:
-    grade = known.pop((completion.key, len(completion.turns)), None)
+async def _graded_one(grader: Grader, completion: Episode, known: Known) -> Rollout:
+    grade = known.pop(completion.key, None)
     with boundary("grading") as caught:
         if grade is None:
             grade = await grader.grade(_task(completion), completion)
