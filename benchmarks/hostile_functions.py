@@ -24,6 +24,7 @@ from flowright.environments import rollout as records
 from flowright.environments.judging import frames
 from flowright.environments.judging.rows import PointwiseRow
 from flowright.environments.presentation.tasks import presented, read_choice, with_answer_line
+from flowright.environments.workflow import turns
 from flowright.grading import (
     choices,
     compare,
@@ -53,6 +54,7 @@ from flowright.llm import context as sizes, control_tokens, fences, loose_json, 
 from flowright.llm.chat import Message
 from flowright.llm.context import too_long
 from flowright.llm.transport import RequestError
+from flowright.policy.sampling import Sample
 from flowright.simulation import (
     assessor,
     cues,
@@ -347,6 +349,9 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
         text[: source.MAX_SOURCE_CHARS]
     ),
     "flowright.workflows.source:read_workflow": source.read_workflow,
+    "flowright.environments.workflow.turns:read_turn": lambda text: turns.read_turn(
+        Sample((), (), text, "stop", 0), "a = 1\nb = 2"
+    ),
     "flowright.workflows.trace:cut": trace.cut,
     "flowright.workflows.operators:_choice": lambda text: operators._choice(text, 5),
     "flowright.workflows.registry:is_no_value": calls.is_no_value,

@@ -115,7 +115,15 @@ def base_model(
     examples = [Example(one.messages, one.completions) for one in drawn]
 
     def encode(messages: Sequence[Message], tokenizer: Tokenizer, tokens: int) -> Sequence[int]:
-        return render(messages, tokenizer, tokens).token_ids
+        """Encode a prompt, cut as for sampling, and the turns behind it."""
+        roles = [message.role for message in messages]
+        first = roles.index("assistant") if "assistant" in roles else len(roles)
+        prompt, turns = render(messages[:first], tokenizer, tokens), messages[first:]
+        if not turns:
+            return prompt.token_ids
+        last = messages[first - 1]
+        cut = Message(last.role, prompt.shown) if prompt.truncated else last
+        return template_ids([*messages[: first - 1], cut, *turns], tokenizer, to_answer=True)
 
     longest = config.policy.max_prompt_tokens
     return str(tiny_checkpoint(section, examples, longest, encode, progress))

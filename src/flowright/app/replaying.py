@@ -12,7 +12,7 @@ import shlex
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,11 +23,18 @@ from flowright.app.preflight_checks import load_tasks
 from flowright.config.root import Config
 from flowright.core.command_line import on_signal
 from flowright.core.errors import Failure, Reason, UserError
-from flowright.core.formatting import NOTHING, Record, duration, format_value, object_of
+from flowright.core.formatting import (
+    NOTHING,
+    Record,
+    duration,
+    format_value,
+    object_of,
+    objects_in,
+)
 from flowright.core.untrusted import one_line, visible
 from flowright.data.task import Task
 from flowright.environments.base import Environment, make_environment
-from flowright.environments.episode import Episode
+from flowright.environments.episode import Episode, Turn
 from flowright.environments.registry import load_config
 from flowright.environments.rollout import to_record
 from flowright.llm.fences import fenced
@@ -145,23 +152,31 @@ def replay(request: ReplayRequest) -> int:
 
 
 async def play(opening: ReplayedAttempt, program: str | None = None) -> dict[str, Any]:
-    """Return the record of a replay; without ``program``, of the recorded completion. In
-    environments without programs, ``program`` is the completion."""
+    """Return the record of a replay; without ``program``, of the recorded completions, one a turn.
+    In environments without programs, ``program`` is the completion."""
     record = opening.record
-    text, reason = str(record.get("completion") or ""), record.get("finish_reason")
-    finish: Literal["stop", "length"] = "length" if reason == "length" else "stop"
+    written = [_sample(turn) for turn in objects_in(record.get("turns")) or [record]]
     if program is not None:
-        is_program = "workflow" in record
-        text, finish = fenced(program.rstrip(), "python") if is_program else program, "stop"
-    version = record.get("policy_version")
-    sample = Sample((), (), text, finish, version if isinstance(version, int) else -1)
+        text = fenced(program.rstrip(), "python") if "workflow" in record else program
+        written = [replace(written[0], text=text, finish_reason="stop")]
     step, group, index = (int(record.get(key) or 0) for key in ("step", "group", "index"))
     key = str(record.get("key") or f"{opening.config.seed}/{step}/{group}/{index}")
     environment = opening.environment
     async with environment.open(opening.tasks):
-        groups = await environment.rollout([[Episode.single(opening.task, sample, key)]])
-        rollout = groups[0][0]
+        turns = tuple(Turn((), sample) for sample in written)
+        ((rollout,),) = await environment.rollout([[Episode(opening.task, key, turns)]])
+        rollout = replace(rollout, turns=turns if environment.max_turns > 1 else ())
         return to_record(rollout, environment.record(rollout), step, group, index, None)
+
+
+def _sample(record: Record) -> Sample:
+    """Return the completion of a record, or of one of its turns."""
+    finish: Literal["stop", "length"] = (
+        "length" if record.get("finish_reason") == "length" else "stop"
+    )
+    version = record.get("policy_version")
+    text = str(record.get("completion") or "")
+    return Sample((), (), text, finish, version if isinstance(version, int) else -1)
 
 
 # Rendering.

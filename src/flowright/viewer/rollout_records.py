@@ -148,6 +148,8 @@ def attempt_of(record: Record, id: int = 0, start: int = 0, size: int = 0) -> At
     )
     usage, repairs = object_of(execution, "usage"), workflow.get("repairs")
     spent = [usage.get(key) for key in ("prompt_tokens", "completion_tokens")]
+    if whole := object_of(record, "spent"):  # of all programs of an attempt of several turns
+        usage, spent = whole, [whole.get("tokens")]
     operators = {
         _name(c.get("operator")).replace(",", ";") for c in objects_in(execution.get("trace"))
     }
@@ -182,7 +184,7 @@ def attempt_of(record: Record, id: int = 0, start: int = 0, size: int = 0) -> At
         tokens=_whole(record.get("tokens")),
         llm_tokens=sum(_whole(n) or 0 for n in spent) if usage else None,
         calls=_whole(usage.get("calls")),
-        seconds=known_number(execution.get("seconds")),
+        seconds=known_number(whole.get("seconds", execution.get("seconds"))),
         program=_hash(escape_surrogates(source_of(record))),
     )
 

@@ -37,8 +37,9 @@ OPERATOR_CALLS_PER_LLM_CALL = 4
 
 
 class Budget:
-    """Counts calls, tokens and runs of code of one execution. A question is one call however often
-    the host asks it again; the tokens of every reply count, those of empty ones too."""
+    """Counts calls, tokens and runs of code of an execution, or of all executions of an attempt. A
+    question is one call however often the host asks it again; the tokens of every reply count,
+    those of empty ones too."""
 
     def __init__(self, limits: WorkflowSection) -> None:
         self.limits = limits
@@ -48,6 +49,17 @@ class Budget:
         self.tokens = 0
         self._checks = 0
         self._sandbox = asyncio.Lock()
+
+    @property
+    def calls(self) -> int:
+        """Questions to the model."""
+        return min(self._calls, self.limits.max_llm_calls)
+
+    @property
+    def left(self) -> tuple[int, int]:
+        """Calls and tokens that are left."""
+        calls = self.limits.max_llm_calls - max(self._calls, self._asking)
+        return max(0, calls), max(0, self.limits.max_tokens - self.tokens)
 
     def admit(self, asks_model: bool) -> None:
         """Count an operator call before it starts. Raises CALL_BUDGET, so that a flood of calls
@@ -231,7 +243,7 @@ class CallContext:
             result = await self.sandbox.run(program, wall_seconds=longest)
         self.served_seconds += min(result.seconds, longest)  # the rest a busy machine took
         shown = f"{result.status}\n{result.stdout}\n{result.stderr}".strip()
-        self._child("run", {"program": cut(program)}, shown, started)
+        self.add_step("run", {"program": cut(program)}, shown, started)
         return result
 
     async def check(self, solution: str) -> TestReport:
@@ -256,10 +268,11 @@ class CallContext:
             )
         self.served_seconds += min(report.seconds, longest)
         shown = f"{report.count} of {len(report.results)} tests passed ({report.status})"
-        self._child("check", {"solution": cut(solution)}, shown, started)
+        self.add_step("check", {"solution": cut(solution)}, shown, started)
         return report
 
-    def _child(self, name: str, arguments: dict[str, str], result: str, started: float) -> None:
+    def add_step(self, name: str, arguments: dict[str, str], result: str, started: float) -> None:
+        """Add a step that asked no model to the call's trace."""
         begin, seconds = started - self.clock_start, time.perf_counter() - started
         self.children.append(OperatorCall(name, arguments, cut(result), None, begin, seconds))
 

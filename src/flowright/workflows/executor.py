@@ -7,12 +7,14 @@ from typing import Self
 from flowright.config.workflow import ExecutorSection, WorkflowSection
 from flowright.core.errors import Failure, FailureError, boundary
 from flowright.core.memo import Memo
-from flowright.core.off_loop import in_thread
+from flowright.core.off_loop import in_thread, off_loop
 from flowright.data.task import Problem
 from flowright.llm.chat import ChatModel, RequestRefused
 from flowright.llm.context import DOUBTED, REFUSED_TRIES, WithControl
+from flowright.llm.replies import extract_code
+from flowright.sandbox import TestReport
 from flowright.workflows.checker import ProgramChecker
-from flowright.workflows.context import CodeRunner
+from flowright.workflows.context import Budget, CallContext, CodeRunner
 from flowright.workflows.interpreter import Interpreter
 from flowright.workflows.operators import OPERATORS
 from flowright.workflows.run import Host, Run, Watch
@@ -85,15 +87,35 @@ class Executor:
         return Failure(failure.reason, failure.message, workflow.source_line(failure.line))
 
     async def execute(
-        self, workflow: Workflow, task: Problem, key: str, watch: Watch | None = None
+        self,
+        workflow: Workflow,
+        task: Problem,
+        key: str,
+        watch: Watch | None = None,
+        budget: Budget | None = None,
     ) -> Execution:
         """Run a workflow on a task. ``key`` names the rollout: all seeds derive from it, so that
         the same workflow, task, key and replies give the same execution in whatever order the
         replies arrive. Failures of the workflow, a server or a worker end up in ``failure``.
-        ``watch`` is called with each operator call as it ends."""
+        ``watch`` is called with each operator call as it ends. ``budget``: the rest of that of an
+        attempt with earlier executions; a new one by default."""
         async with self._in_flight:
-            run = Run(self._host, workflow, task, key, watch)
+            run = Run(self._host, workflow, task, key, watch, budget)
             answer: str | None = None
             with boundary("workflow") as caught:
                 answer = await run.play()
             return run.execution(answer, caught.failure)
+
+    def new_budget(self) -> Budget:
+        """Return the budget of one execution, or of those of an attempt."""
+        return Budget(self._host.limits)
+
+    async def run_public_tests(self, task: Problem, answer: str) -> TestReport | None:
+        """Run a code problem's public tests on an answer; no budget counts it. None if there are
+        none. Raises FailureError if the sandbox is lost."""
+        if task.kind != "code" or not task.public_tests:
+            return None
+        host = self._host
+        parts = (task, host.model, host.sandbox, host.settings, self.new_budget())
+        code = await off_loop(lambda: extract_code(answer, task.entry_point), answer)
+        return await CallContext(*parts, seed_key="", clock_start=0.0).check(code)

@@ -8,6 +8,7 @@ that stands elsewhere.
 """
 
 import re
+import time
 from typing import TypedDict
 
 from flowright.core.errors import FailureError, Reason
@@ -19,6 +20,8 @@ from flowright.workflows.context import CallContext
 from flowright.workflows.registry import Operators, defined_in, operator
 
 FEEDBACK_CHARS = 2000
+VOTE = "vote"
+"""The step of `ensemble` in a trace: how many solutions agree."""
 MAX_SOLUTIONS = 32
 
 
@@ -159,6 +162,7 @@ async def ensemble(call: CallContext, problem: str, solutions: list[str]) -> str
     task = call.task
     votes = await in_thread(lambda: groups(solutions, task.kind, task.choices))  # each with each
     most = max(map(len, votes))
+    call.add_step(VOTE, {}, f"{most} of {len(solutions)} agree", time.perf_counter())
     tied = [same[0] for same in votes if len(same) == most]
     if len(tied) == 1:
         return tied[0]

@@ -12,21 +12,24 @@ from flowright.llm.fences import fenced, fill
 from flowright.workflows.operators import OPERATORS
 from flowright.workflows.reference import long_docs, short_docs
 
+Form = Literal["full", "compact"]
+
 
 def build_messages(
-    task: Problem, form: Literal["full", "compact"] = "full", limits: WorkflowSection | None = None
+    task: Problem, form: Form = "full", limits: WorkflowSection | None = None, turns: str = ""
 ) -> list[Message]:
     """The prompt for a task, before the chat template: what a workflow under ``limits`` can call
-    and spend. The problem is in the last message, alone with a line or two, so that
-    :func:`~flowright.policy.sampling.render` can cut it. Raises ConfigError where
-    ``workflow.operators`` cannot be had."""
+    and spend. ``turns``: a section about later turns. The problem is in the last message, alone
+    with a line or two, so that :func:`~flowright.policy.sampling.render` can cut it. Raises
+    ConfigError where ``workflow.operators`` cannot be had."""
     limits = limits or WorkflowSection()
     operators = OPERATORS.with_modules(limits.operators)
     if form == "compact":
         start = fill(_COMPACT, operators=short_docs(operators))
-        return [Message("user", f"{start}\n\n{task.problem}")]
+        return [Message("user", f"{start}{turns}\n\n{task.problem}")]
     system = fill(
         _FULL,
+        turns=turns,
         operators=long_docs(operators),
         calls=str(limits.max_llm_calls),
         tokens=str(limits.max_tokens),
@@ -57,7 +60,7 @@ without parameters), or
 
 `problem` is the text of the problem. Return a string or a number: for code problems the source of \
 the function, else the final answer alone.
-
+{turns}
 ## Operators
 
 Operators are functions that are there without import. Each is awaited; all arguments are strings, \

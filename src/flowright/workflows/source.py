@@ -8,6 +8,7 @@ import ast
 import re
 import textwrap
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -65,6 +66,21 @@ def extract(text: str) -> tuple[str, tuple[str, ...]]:
     if program not in text:
         repairs.append("dedented")
     return program, tuple(repairs)
+
+
+def has_entry(text: str) -> bool:
+    """Return whether a text may hold a program."""
+    return _ENTRY.search(text) is not None
+
+
+def source_in(text: str) -> str | None:
+    """Return the program in a completion, valid or not; None if there is none."""
+    if len(text) > MAX_COMPLETION_CHARS:
+        return None
+    with suppress(FailureError):
+        source, _ = extract(text)
+        return source if len(source) <= MAX_SOURCE_CHARS else None
+    return None
 
 
 def _without_chatter(text: str) -> str:

@@ -1,10 +1,13 @@
 """The keys of ``workflow`` as the section of an environment."""
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from flowright.config.root import Config, EnvironmentSection
+from flowright.config.section import Positive
 from flowright.config.workflow import WorkflowSection
+
+Feedback = Literal["error", "result", "full"]
 
 
 class WorkflowConfig(WorkflowSection, EnvironmentSection):
@@ -13,6 +16,13 @@ class WorkflowConfig(WorkflowSection, EnvironmentSection):
     key: ClassVar[str] = "workflow"
     reads_datasets: ClassVar[bool] = True
     has_terms: ClassVar[bool] = True
+
+    turns: Positive = 1
+    """Programs of an attempt: after each but the last it is run, and the policy sees the outcome
+    and edits, rewrites or submits it (docs/workflows.md#several-turns)."""
+    feedback: Feedback = "full"
+    """Between turns: that and where it failed (`error`); answer and public tests, too (`result`);
+    and operators, votes, calls and tokens (`full`)."""
 
     def check(self, config: Config) -> None:
         if config.judge.ask in ("pairwise", "rubric"):

@@ -1,7 +1,6 @@
 """Workflows: the policy writes a program, operators run it, a judge decides on the answer."""
 
 import random
-import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -25,7 +24,7 @@ from flowright.environments.base import (
     Environment,
     TaskSets,
 )
-from flowright.environments.episode import Episode
+from flowright.environments.episode import Episode, Observation
 from flowright.environments.rollout import Rollout, means, outcome_metrics
 from flowright.environments.workflow.baselines import (
     built_in_baselines,
@@ -33,6 +32,7 @@ from flowright.environments.workflow.baselines import (
     read_workflow_files,
 )
 from flowright.environments.workflow.config import WorkflowConfig
+from flowright.environments.workflow.demonstrations import expected_calls, later_turn
 from flowright.environments.workflow.display import DISPLAY
 from flowright.environments.workflow.reward import (
     WorkflowRollouts,
@@ -46,6 +46,7 @@ from flowright.environments.workflow.servers import (
     models_that_judge,
     settings_of_judge,
 )
+from flowright.environments.workflow.turns import turns_text
 from flowright.grading.gold import algebra
 from flowright.grading.references import check_references
 from flowright.judging.build import OpenJudge, open_judge
@@ -79,6 +80,8 @@ class WorkflowEnvironment(Environment):
 
     Config = WorkflowConfig
     display = DISPLAY
+    respond_seconds = 86_400.0
+    """Executions end by limits of their own."""
 
     _notes: Sequence[str] = ()
     _to_prove: Sequence[Problem] | None = None
@@ -122,17 +125,26 @@ class WorkflowEnvironment(Environment):
 
     def messages(self, task: Task) -> list[Message]:
         assert isinstance(task, Problem)
-        return build_messages(task, self.config.policy.prompt, self.config.own(WorkflowConfig))
+        own = self.config.own(WorkflowConfig)
+        form = self.config.policy.prompt
+        return build_messages(task, form, own, turns_text(own, form))
+
+    @property
+    def max_turns(self) -> int:
+        return self.config.own(WorkflowConfig).turns
+
+    async def respond(self, episode: Episode) -> Observation | None:
+        return await self._rollouts.respond(episode)
 
     @asynccontextmanager
     async def open(self, tasks: Sequence[Task]) -> AsyncIterator[None]:
-        config = self.config
+        config, own = self.config, self.config.own(WorkflowConfig)
         await self._check_baselines()
         async with AsyncExitStack() as stack:
             await self._open(stack, tasks, config.models)
             model = self._models.clients[config.aflow_executor_model]
             executor = await stack.enter_async_context(
-                Executor(model, self._sandbox, config.own(WorkflowConfig), config.executor)
+                Executor(model, self._sandbox, own, config.executor)
             )
             self._rollouts = WorkflowRollouts(
                 executor,
@@ -142,6 +154,8 @@ class WorkflowEnvironment(Environment):
                 config.judge,
                 self._judge.ranking,
                 self._judge.terms,
+                own.turns,
+                own.feedback,
             )
             yield
 
@@ -236,8 +250,9 @@ class WorkflowEnvironment(Environment):
         calls applicable to its kind, uniformly among those; where ``workflow.operators`` has some
         that end a workflow, some of the programs end with them. Where the simulated model's
         accuracy depends on classes, every class of a kind as often, its name as a comment before
-        the program, and shapes by weights that are drawn for each class."""
-        rng = random.Random(seed)
+        the program, and shapes by weights that are drawn for each class. Of several turns every
+        second one is a later turn, the first is none."""
+        rng, own = random.Random(seed), self.config.own(WorkflowConfig)
         by_kind = tasks_by_kind([task for task in tasks if isinstance(task, Problem)])
         by_class: dict[str, dict[str, list[Problem]]] = {kind: {} for kind in by_kind}
         for kind, some in by_kind.items():
@@ -245,7 +260,7 @@ class WorkflowEnvironment(Environment):
                 by_class[kind].setdefault(self.problem_class(task), []).append(task)
         endings = self._endings()
         drawn = []
-        for _ in range(count):
+        for number in range(count):
             kind = rng.choice(list(by_kind))
             some, weights, head = by_kind[kind], None, ""
             if self._has_classes:
@@ -253,11 +268,18 @@ class WorkflowEnvironment(Environment):
                 some, head = by_class[kind][name], f"# {name}\n"
                 weights = random_weights(f"{seed}/{name}")
             task = rng.choice(some)
+            turns = rng.randrange(1, own.turns) if number % 2 and own.turns > 1 else 0
             programs = [
-                head + draw_program(task.kind, rng, endings, weights) for _ in range(completions)
+                head + draw_program(task.kind, rng, endings, weights)
+                for _ in range(turns + completions)
             ]
-            messages = build_messages(task, "compact", self.config.own(WorkflowConfig))
-            drawn.append(Demonstration(messages, programs))
+            messages = build_messages(task, "compact", own, turns_text(own, "compact"))
+            earlier, later = programs[:turns], programs[turns:]
+            drawn.append(
+                later_turn(messages, task, earlier, later, own, rng)
+                if turns
+                else Demonstration(messages, later)
+            )
         return drawn
 
     @property
@@ -280,15 +302,10 @@ class WorkflowEnvironment(Environment):
             return "invalid"
 
     def planned_calls(self, train: Sequence[Task]) -> Mapping[str, float]:
-        """Calls as in programs of the grammar, one an operator; those of a comprehension as often
-        as its range has it."""
-        asking = "|".join(name for name in OPERATORS if name != "test")
-        shown = self.demonstrations(train, _PLANNED, 1, self.config.seed)
-        called = [
-            int(times or 1)
-            for one in shown
-            for times in re.findall(rf"\b(?:{asking})\((?:.*range\((\d+)\))?", one.completions[0])
-        ]
+        """Calls as in programs of the grammar, one an operator, with a program in every turn."""
+        shown = self.demonstrations(train, _PLANNED * self.max_turns, 1, self.config.seed)
+        first = [one.completions[0] for one in shown if len(one.messages) == 1]
+        called = [name for one in first for name in expected_calls(one) if name != "test"]
         reward, judge = self.config.reward, self.config.judge
         asked = judge.mode != "rules" and reward.judge_weight > 0
         calls = asked * judge.samples * (2 if judge.meta else 1)
@@ -297,7 +314,7 @@ class WorkflowEnvironment(Environment):
             size = self.config.grpo.group_size
             judges = group_calls(judge, size) / size
         judges += bool(reward.aspects)
-        return {"executor": sum(called) / len(shown), "judge": judges}
+        return {"executor": self.max_turns * len(called) / len(first), "judge": judges}
 
     @property
     def simulated(self) -> bool:
@@ -404,6 +421,7 @@ def workflow_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     repairs = Counter(name for workflow in workflows for name in workflow.repairs)
     return {
         **outcome_metrics(rollouts),
+        **turn_metrics([r for r in rollouts if r.turns and not r.lost]),
         **means({"rollout/repaired": [bool(w.repairs) for w in workflows]}),
         **{f"repair/{name}": n / len(rollouts) for name, n in repairs.items()},
         **{
@@ -412,6 +430,32 @@ def workflow_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
             for name, mean in mix.items()
         },
     }
+
+
+def turn_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Return metrics of attempts that may have several turns: executions; the share whose submitted
+    program is of each turn; the share, of those with several answers, that submitted another than
+    the first; and the accuracy by gold if attempts had ended at each turn."""
+    values: dict[str, list[float]] = {}
+    turns = max((len(r.turns) for r in rollouts), default=0)
+    for rollout in rollouts:
+        details = details_of(rollout)
+        executions = [t.execution for t in details.trials if t.execution]
+        values.setdefault("workflow/executions", []).append(len(executions))
+        answers = [e.answer for e in executions if e.answer is not None]
+        if len(answers) > 1 and details.execution is not None:
+            changed = details.execution.answer != answers[0]
+            values.setdefault("workflow/answer_changed", []).append(changed)
+        gold: float | None = 0.0
+        trials = {trial.turn: trial for trial in details.trials}
+        for turn in range(1, turns + 1):
+            shares = values.setdefault(f"workflow/submitted/turn_{turn}", [])
+            shares.append(details.submitted == turn)
+            if turn in trials:
+                gold = trials[turn].gold_score
+            if gold is not None:
+                values.setdefault(f"workflow/gold/turn_{turn}", []).append(gold)
+    return means(values)
 
 
 def operator_mix(rollouts: Sequence[Rollout]) -> dict[str, dict[str, float]]:

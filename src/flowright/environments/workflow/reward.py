@@ -12,7 +12,7 @@ from flowright.config.judge import JudgeSection
 from flowright.config.workflow import RewardSection
 from flowright.core.errors import Failure, FailureError, Reason, boundary
 from flowright.data.task import Problem
-from flowright.environments.episode import Episode
+from flowright.environments.episode import Episode, Observation
 from flowright.environments.rollout import (
     UNSCORED,
     Rollout,
@@ -22,6 +22,8 @@ from flowright.environments.rollout import (
     with_cost,
     with_terms,
 )
+from flowright.environments.workflow.config import Feedback
+from flowright.environments.workflow.trials import Trial, TrialRunner
 from flowright.grading import Gold, gold_check
 from flowright.grading.gold import algebra
 from flowright.judging.audit import agreement_with_gold
@@ -29,6 +31,7 @@ from flowright.judging.build import rules_alone
 from flowright.judging.group_judge import GroupJudge
 from flowright.judging.terms import RewardTerms, TermSample
 from flowright.judging.verdict import Judge, JudgeQuery, Verdict, task_query
+from flowright.llm.chat import Usage
 from flowright.sandbox import Sandbox
 from flowright.workflows.executor import Execution, Executor
 from flowright.workflows.source import Workflow
@@ -36,10 +39,13 @@ from flowright.workflows.source import Workflow
 
 @dataclass(frozen=True, slots=True)
 class WorkflowDetails:
-    """The program and its execution; None after a failure that prevented them."""
+    """The submitted program and its execution; None after a failure that prevented them. ``trials``
+    are all programs of the attempt, ``submitted`` is the turn of that one."""
 
     workflow: Workflow | None = None
     execution: Execution | None = None
+    trials: tuple[Trial, ...] = ()
+    submitted: int = 1
 
 
 def details_of(rollout: Rollout) -> WorkflowDetails:
@@ -50,9 +56,27 @@ def details_of(rollout: Rollout) -> WorkflowDetails:
 
 
 def workflow_record(rollout: Rollout) -> dict[str, Any]:
-    """The fields of a record that are a workflow's."""
+    """The fields of a record that are a workflow's; of an attempt that may have several turns, each
+    of its programs, and what all of them spent."""
     details = details_of(rollout)
-    return {"workflow": plain(details.workflow), "execution": plain(details.execution)}
+    record = {"workflow": plain(details.workflow), "execution": plain(details.execution)}
+    if not rollout.turns:
+        return record
+    trials = [_trial_record(trial) for trial in details.trials]
+    spent = {"submitted": details.submitted, "spent": plain(rollout.spent)}
+    return {**record, "trials": trials, **spent}
+
+
+def _trial_record(trial: Trial) -> dict[str, Any]:
+    execution = trial.execution
+    return {
+        "turn": trial.turn,
+        "source": trial.source,
+        "answer": None if execution is None else execution.answer,
+        "failure": trial.failure.record() if trial.failure else None,
+        "usage": None if execution is None else plain(execution.usage),
+        "gold": None if trial.gold is None else trial.gold.correct,
+    }
 
 
 def query_about(rollout: Rollout, key: str) -> JudgeQuery | None:
@@ -89,8 +113,8 @@ def term_sample(completion: Episode, rollout: Rollout) -> TermSample | None:
 
 class WorkflowRollouts:
     """Rolls out workflows, for one event loop. ``trust``: what becomes of a judge that is found
-    out. ``ranking`` judges whole groups in place of ``judge``; ``terms`` are those of
-    ``rewards``."""
+    out. ``ranking`` judges whole groups in place of ``judge``; ``terms`` are those of ``rewards``.
+    In an attempt of several ``turns`` the judge is asked about the submitted program alone."""
 
     def __init__(
         self,
@@ -101,14 +125,20 @@ class WorkflowRollouts:
         trust: JudgeSection | None = None,
         ranking: GroupJudge | None = None,
         terms: RewardTerms | None = None,
+        turns: int = 1,
+        feedback: Feedback = "full",
     ) -> None:
-        self._executor = executor
+        self._runner = TrialRunner(executor, turns, feedback)
+        self._turns = turns
         self._judge = judge
         self._sandbox = sandbox
         self._rewards = rewards
         self._trust = trust or JudgeSection()
         self._ranking = ranking
         self._terms = terms
+
+    async def respond(self, episode: Episode) -> Observation | None:
+        return await self._runner.respond(episode)
 
     async def rollout(self, groups: Sequence[Sequence[Episode]]) -> list[list[Rollout]]:
         if self._ranking is not None:
@@ -124,17 +154,15 @@ class WorkflowRollouts:
     async def _one(self, completion: Episode) -> Rollout:
         task, sample = completion.task, completion.sample
         assert isinstance(task, Problem)
-        workflow: Workflow | None = None
-        execution: Execution | None = None
         gold: Gold | None = None
         verdict: Verdict | None = None
+        attempt = await self._runner.finish(completion)
+        trial = attempt.trials[-1]
+        execution = trial.execution
         with boundary("rollout") as caught:
-            workflow = await self._executor.validate(sample.text, sample.finish_reason)
-            execution = await self._executor.execute(workflow, task, completion.key)
-            if execution.answer is None:
-                failure = execution.failure
-                assert failure is not None
-                raise FailureError(failure.reason, failure.message, failure.line)
+            if trial.failure is not None:
+                raise trial.error
+            assert execution is not None and execution.answer is not None
             gold = await gold_check(task, execution.answer, self._sandbox)
             if task.kind == "code" and gold.correct is None:
                 # Its tests were not run: a judge would have nothing but the program's looks.
@@ -147,11 +175,19 @@ class WorkflowRollouts:
                     raise FailureError(Reason.JUDGE_FAILED, verdict.cause)
         is_open = self._ranking is not None and caught.failure is None
         reward = UNSCORED if is_open else reward_of(caught.failure, verdict, self._rewards)
-        spent = execution and Spent(
-            execution.usage.calls, execution.usage.tokens, execution.seconds
-        )
-        details = WorkflowDetails(workflow, execution)
+        trials = tuple([await self._checked(one, task) for one in attempt.programs])
+        details = WorkflowDetails(trial.workflow, execution, trials, trial.turn)
+        spent = _spent([one.execution for one in trials if one.execution is not None])
         return Rollout(task, sample, reward, caught.failure, verdict, gold, spent, details)
+
+    async def _checked(self, trial: Trial, task: Problem) -> Trial:
+        """Return a trial of several with the gold check of its answer."""
+        if self._turns == 1 or trial.execution is None or trial.execution.answer is None:
+            return trial
+        with boundary("gold") as caught:
+            gold = await gold_check(task, trial.execution.answer, self._sandbox)
+            return replace(trial, gold=gold)
+        return replace(trial, gold=Gold(None, "failed", str(caught.failure)))
 
     async def _ranked(self, group: Sequence[Episode], ranking: GroupJudge) -> list[Rollout]:
         """The rollouts of a group, ranked by their answers; those that we lost take no part."""
@@ -212,3 +248,11 @@ class WorkflowRollouts:
         tokens = [r.spent.tokens if r.spent else 0 for r in group]
         rewards = with_cost([r.reward for r in group], tokens, self._rewards)
         return [rollout.rewarded(reward) for rollout, reward in zip(group, rewards, strict=True)]
+
+
+def _spent(executions: Sequence[Execution]) -> Spent | None:
+    """Return what an attempt's executions cost; None without any."""
+    if not executions:
+        return None
+    usage = sum((one.usage for one in executions), Usage())
+    return Spent(usage.calls, usage.tokens, sum(one.seconds for one in executions))
