@@ -36,9 +36,13 @@ def served(url: str, path: Path, wait_seconds: float = 0.2, **run: Any) -> Confi
 
 
 async def train(
-    config: Config, resume: bool = False, policy: Policy | None = None, ranks: Ranks = ONE
+    config: Config,
+    resume: bool = False,
+    policy: Policy | None = None,
+    ranks: Ranks = ONE,
+    environment: Toy | None = None,
 ) -> int:
-    policy, environment = policy or tiny_policy(trained=False), Toy()
+    policy, environment = policy or tiny_policy(trained=False), environment or Toy()
     path = config.run.output_dir / config.run.name
     run = RunDirectory(path, config, resume) if ranks.is_first else Follower(path)
     try:
