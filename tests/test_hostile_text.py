@@ -65,7 +65,6 @@ NOT_TIMED: Mapping[str, str] = {
     "flowright.workflows.language:apply": "timed within read_workflow",
     "flowright.workflows.language:replace": "timed within read_workflow",
     "flowright.workflows.repair:repair": "timed within read_workflow",
-    "flowright.workflows.source:has_entry": "timed within read_workflow",
     "flowright.workflows.source:source_in": "timed within read_workflow",
 }
 

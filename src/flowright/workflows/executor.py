@@ -7,14 +7,12 @@ from typing import Self
 from flowright.config.workflow import ExecutorSection, WorkflowSection
 from flowright.core.errors import Failure, FailureError, boundary
 from flowright.core.memo import Memo
-from flowright.core.off_loop import in_thread, off_loop
+from flowright.core.off_loop import in_thread
 from flowright.data.task import Problem
 from flowright.llm.chat import ChatModel, RequestRefused
 from flowright.llm.context import DOUBTED, REFUSED_TRIES, WithControl
-from flowright.llm.replies import extract_code
-from flowright.sandbox import TestReport
 from flowright.workflows.checker import ProgramChecker
-from flowright.workflows.context import Budget, CallContext, CodeRunner
+from flowright.workflows.context import Budget, CodeRunner
 from flowright.workflows.interpreter import Interpreter
 from flowright.workflows.operators import OPERATORS
 from flowright.workflows.run import Host, Run, Watch
@@ -67,6 +65,10 @@ class Executor:
     async def __aexit__(self, *error: object) -> None:
         await self._stack.aclose()
 
+    @property
+    def limits(self) -> WorkflowSection:
+        return self._host.limits
+
     async def validate(self, text: str, finish_reason: str = "stop") -> Workflow:
         """Read a completion and check its program against the language and the operators' stubs,
         before any call. Verdicts on the latest texts are kept. Raises FailureError."""
@@ -100,22 +102,9 @@ class Executor:
         ``watch`` is called with each operator call as it ends. ``budget``: the rest of that of an
         attempt with earlier executions; a new one by default."""
         async with self._in_flight:
-            run = Run(self._host, workflow, task, key, watch, budget)
+            run = Run(self._host, workflow, task, key, watch)
+            run.budget = budget or run.budget
             answer: str | None = None
             with boundary("workflow") as caught:
                 answer = await run.play()
             return run.execution(answer, caught.failure)
-
-    def new_budget(self) -> Budget:
-        """Return the budget of one execution, or of those of an attempt."""
-        return Budget(self._host.limits)
-
-    async def run_public_tests(self, task: Problem, answer: str) -> TestReport | None:
-        """Run a code problem's public tests on an answer; no budget counts it. None if there are
-        none. Raises FailureError if the sandbox is lost."""
-        if task.kind != "code" or not task.public_tests:
-            return None
-        host = self._host
-        parts = (task, host.model, host.sandbox, host.settings, self.new_budget())
-        code = await off_loop(lambda: extract_code(answer, task.entry_point), answer)
-        return await CallContext(*parts, seed_key="", clock_start=0.0).check(code)

@@ -93,13 +93,7 @@ class Run:
     """One execution: :meth:`play` it, then take the :meth:`execution`."""
 
     def __init__(
-        self,
-        host: Host,
-        workflow: Workflow,
-        task: Problem,
-        key: str,
-        watch: Watch | None = None,
-        budget: Budget | None = None,
+        self, host: Host, workflow: Workflow, task: Problem, key: str, watch: Watch | None = None
     ) -> None:
         self.host = host
         self.watch = watch
@@ -107,7 +101,7 @@ class Run:
         self.task = task
         self.key = key
         self.limits = host.limits
-        self.budget = budget or Budget(host.limits)
+        self.budget = Budget(host.limits)
         self.clock_start = time.perf_counter()
         self.own_seconds = 0.0
         self.charged_seconds = 0.0

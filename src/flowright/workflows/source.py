@@ -68,11 +68,6 @@ def extract(text: str) -> tuple[str, tuple[str, ...]]:
     return program, tuple(repairs)
 
 
-def has_entry(text: str) -> bool:
-    """Return whether a text may hold a program."""
-    return _ENTRY.search(text) is not None
-
-
 def source_in(text: str) -> str | None:
     """Return the program in a completion, valid or not; None if there is none."""
     if len(text) > MAX_COMPLETION_CHARS:

@@ -29,8 +29,7 @@ class WorkflowDisplay(Display):
     def blocks(self, record: Mapping[str, Any]) -> Sequence[Block]:
         workflow: Mapping[str, Any] = record.get("workflow") or {}
         execution: Mapping[str, Any] = record.get("execution") or {}
-        results = [*_results(workflow, execution), *_trials(record)]
-        return [*results, _program(record, workflow), *_trace(execution)]
+        return [*_results(workflow, execution), _program(record, workflow), *_trace(execution)]
 
 
 DISPLAY = WorkflowDisplay(
@@ -56,18 +55,6 @@ def _results(workflow: Mapping[str, Any], execution: Mapping[str, Any]) -> list[
         found.append(Fact("Repaired", ", ".join(map(str, workflow["repairs"]))))
     if execution:
         found.append(Fact("Spent", _spent(execution)))
-    return found
-
-
-def _trials(record: Mapping[str, Any]) -> list[Block]:
-    """Return the answer and cost of each program of an attempt that may have several turns."""
-    found: list[Block] = []
-    for trial in record.get("trials") or ():
-        failure = trial.get("failure") or {}
-        shown = trial.get("answer") or failure.get("reason") or ""
-        is_submitted = trial.get("turn") == record.get("submitted")
-        detail = _spent({"usage": trial.get("usage")}) + ", submitted" * is_submitted
-        found.append(Fact(f"Program of turn {trial.get('turn')}", str(shown), detail))
     return found
 
 

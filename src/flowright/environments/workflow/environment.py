@@ -1,7 +1,7 @@
 """Workflows: the policy writes a program, operators run it, a judge decides on the answer."""
 
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -154,8 +154,7 @@ class WorkflowEnvironment(Environment):
                 config.judge,
                 self._judge.ranking,
                 self._judge.terms,
-                own.turns,
-                own.feedback,
+                own,
             )
             yield
 
@@ -433,28 +432,22 @@ def workflow_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
 
 
 def turn_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Return metrics of attempts that may have several turns: executions; the share whose submitted
-    program is of each turn; the share, of those with several answers, that submitted another than
-    the first; and the accuracy by gold if attempts had ended at each turn."""
-    values: dict[str, list[float]] = {}
+    """Return metrics of attempts that may have several turns: executions; the share, of attempts
+    with several answers, whose last differs from the first; and for each turn the share whose
+    submitted program is of it, and the accuracy by gold had attempts ended there."""
+    values = defaultdict[str, list[float]](list)
     turns = max((len(r.turns) for r in rollouts), default=0)
-    for rollout in rollouts:
-        details = details_of(rollout)
-        executions = [t.execution for t in details.trials if t.execution]
-        values.setdefault("workflow/executions", []).append(len(executions))
-        answers = [e.answer for e in executions if e.answer is not None]
-        if len(answers) > 1 and details.execution is not None:
-            changed = details.execution.answer != answers[0]
-            values.setdefault("workflow/answer_changed", []).append(changed)
-        gold: float | None = 0.0
-        trials = {trial.turn: trial for trial in details.trials}
+    for details in map(details_of, rollouts):
+        trials, gold = {trial.turn: trial for trial in details.trials}, None
+        answers = [trial.answer for trial in details.trials if trial.answer is not None]
+        values["workflow/executions"].append(sum(t.execution is not None for t in details.trials))
+        if len(answers) > 1:
+            values["workflow/answer_changed"].append(answers[-1] != answers[0])
         for turn in range(1, turns + 1):
-            shares = values.setdefault(f"workflow/submitted/turn_{turn}", [])
-            shares.append(details.submitted == turn)
-            if turn in trials:
-                gold = trials[turn].gold_score
+            values[f"workflow/submitted/turn_{turn}"].append(details.submitted == turn)
+            gold = trials[turn].gold if turn in trials else gold
             if gold is not None:
-                values.setdefault(f"workflow/gold/turn_{turn}", []).append(gold)
+                values[f"workflow/gold/turn_{turn}"].append(gold)
     return means(values)
 
 

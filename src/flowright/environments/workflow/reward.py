@@ -22,7 +22,7 @@ from flowright.environments.rollout import (
     with_cost,
     with_terms,
 )
-from flowright.environments.workflow.config import Feedback
+from flowright.environments.workflow.config import WorkflowConfig
 from flowright.environments.workflow.trials import Trial, TrialRunner
 from flowright.grading import Gold, gold_check
 from flowright.grading.gold import algebra
@@ -62,21 +62,18 @@ def workflow_record(rollout: Rollout) -> dict[str, Any]:
     record = {"workflow": plain(details.workflow), "execution": plain(details.execution)}
     if not rollout.turns:
         return record
-    trials = [_trial_record(trial) for trial in details.trials]
+    trials = [
+        {
+            "turn": trial.turn,
+            "answer": trial.answer,
+            "failure": trial.failure and trial.failure.record(),
+            "usage": trial.execution and plain(trial.execution.usage),
+            "gold": trial.gold,
+        }
+        for trial in details.trials
+    ]
     spent = {"submitted": details.submitted, "spent": plain(rollout.spent)}
     return {**record, "trials": trials, **spent}
-
-
-def _trial_record(trial: Trial) -> dict[str, Any]:
-    execution = trial.execution
-    return {
-        "turn": trial.turn,
-        "source": trial.source,
-        "answer": None if execution is None else execution.answer,
-        "failure": trial.failure.record() if trial.failure else None,
-        "usage": None if execution is None else plain(execution.usage),
-        "gold": None if trial.gold is None else trial.gold.correct,
-    }
 
 
 def query_about(rollout: Rollout, key: str) -> JudgeQuery | None:
@@ -114,7 +111,7 @@ def term_sample(completion: Episode, rollout: Rollout) -> TermSample | None:
 class WorkflowRollouts:
     """Rolls out workflows, for one event loop. ``trust``: what becomes of a judge that is found
     out. ``ranking`` judges whole groups in place of ``judge``; ``terms`` are those of ``rewards``.
-    In an attempt of several ``turns`` the judge is asked about the submitted program alone."""
+    In an attempt of several turns the judge is asked about the submitted program alone."""
 
     def __init__(
         self,
@@ -125,11 +122,10 @@ class WorkflowRollouts:
         trust: JudgeSection | None = None,
         ranking: GroupJudge | None = None,
         terms: RewardTerms | None = None,
-        turns: int = 1,
-        feedback: Feedback = "full",
+        own: WorkflowConfig | None = None,
     ) -> None:
-        self._runner = TrialRunner(executor, turns, feedback)
-        self._turns = turns
+        self._own = own or WorkflowConfig()
+        self._runner = TrialRunner(executor, sandbox, self._own)
         self._judge = judge
         self._sandbox = sandbox
         self._rewards = rewards
@@ -156,12 +152,11 @@ class WorkflowRollouts:
         assert isinstance(task, Problem)
         gold: Gold | None = None
         verdict: Verdict | None = None
-        attempt = await self._runner.finish(completion)
-        trial = attempt.trials[-1]
+        trials = await self._runner.finish(completion)
+        trial = trials[-1]
         execution = trial.execution
         with boundary("rollout") as caught:
-            if trial.failure is not None:
-                raise trial.error
+            trial.check()
             assert execution is not None and execution.answer is not None
             gold = await gold_check(task, execution.answer, self._sandbox)
             if task.kind == "code" and gold.correct is None:
@@ -175,19 +170,24 @@ class WorkflowRollouts:
                     raise FailureError(Reason.JUDGE_FAILED, verdict.cause)
         is_open = self._ranking is not None and caught.failure is None
         reward = UNSCORED if is_open else reward_of(caught.failure, verdict, self._rewards)
-        trials = tuple([await self._checked(one, task) for one in attempt.programs])
-        details = WorkflowDetails(trial.workflow, execution, trials, trial.turn)
-        spent = _spent([one.execution for one in trials if one.execution is not None])
+        each = {one.turn: one for one in trials}.values()
+        details = WorkflowDetails(
+            trial.workflow,
+            execution,
+            tuple([await self._with_gold(one, task) for one in each]),
+            trial.turn,
+        )
+        spent = _spent([one.execution for one in each if one.execution is not None])
         return Rollout(task, sample, reward, caught.failure, verdict, gold, spent, details)
 
-    async def _checked(self, trial: Trial, task: Problem) -> Trial:
-        """Return a trial of several with the gold check of its answer."""
-        if self._turns == 1 or trial.execution is None or trial.execution.answer is None:
+    async def _with_gold(self, trial: Trial, task: Problem) -> Trial:
+        """Return a trial with the gold of its answer, where attempts may have several."""
+        if self._own.turns == 1 or trial.answer is None:
             return trial
-        with boundary("gold") as caught:
-            gold = await gold_check(task, trial.execution.answer, self._sandbox)
-            return replace(trial, gold=gold)
-        return replace(trial, gold=Gold(None, "failed", str(caught.failure)))
+        found: bool | None = None
+        with boundary("gold"):
+            found = (await gold_check(task, trial.answer, self._sandbox)).correct
+        return replace(trial, gold=None if found is None else float(found))
 
     async def _ranked(self, group: Sequence[Episode], ranking: GroupJudge) -> list[Rollout]:
         """The rollouts of a group, ranked by their answers; those that we lost take no part."""

@@ -2,25 +2,26 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from flowright.core.errors import FailureError, Reason
 from flowright.environments.workflow.config import Feedback, WorkflowConfig
 from flowright.llm.fences import fenced, fill
-from flowright.llm.replies import spoken_answer
+from flowright.llm.replies import code_blocks, spoken_answer
 from flowright.policy.sampling import Sample
 from flowright.workflows.prompt import Form
-from flowright.workflows.source import has_entry
+from flowright.workflows.source import source_in
 
 SUBMIT = "SUBMIT"
 _SUBMISSION = re.compile(rf"[*_`#> \t]{{0,9}}{SUBMIT}[*_`.! \t]{{0,9}}")
-_EDIT = re.compile(r"lines? (\d{1,5})(?: ?- ?(\d{1,5}))? ?:", re.IGNORECASE)
-_FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})")
+_EDIT = re.compile(
+    r"^[ \t]*lines? (\d{1,5})(?: ?- ?(\d{1,5}))? ?:[ \t]*$", re.IGNORECASE | re.MULTILINE
+)
 
 
 @dataclass(frozen=True, slots=True)
 class TurnText:
-    """A turn's text. ``completion`` holds its program, None for a bare submission; ``submits``: no
+    """``completion`` holds the program of a turn, None for a bare submission; ``submits``: no
     feedback is wanted."""
 
     completion: str | None
@@ -29,78 +30,47 @@ class TurnText:
 
 
 def read_turn(sample: Sample, source: str | None) -> TurnText:
-    """Read a turn: an edit of ``source`` if a line outside fences is an edit's head, else a whole
+    """Read a turn: an edit of ``source`` if a line outside a block is an edit's head, else a whole
     program; a last line of ``SUBMIT`` submits it, or the newest valid one if there is none. Raises
     FailureError for an edit that cannot be made."""
-    text = spoken_answer(sample.text.replace("\r\n", "\n"))
-    lines = text.rstrip().split("\n")
-    submits = _SUBMISSION.fullmatch(lines[-1]) is not None
-    if submits:
-        lines.pop()
-    if edits := _edits(lines):
+    text = spoken_answer(sample.text.replace("\r\n", "\n")).rstrip()
+    before, _, last = text.rpartition("\n")
+    submits = _SUBMISSION.fullmatch(last) is not None
+    lead, *parts = _EDIT.split(before if submits else text)
+    if parts and lead.count("```") % 2 == 0:
         if sample.finish_reason == "length" and not submits:
             raise FailureError(Reason.TRUNCATED, "the edit ended at its token limit")
-        return TurnText(fenced(_edited(source, edits), "python"), submits, is_edit=True)
+        edits = [
+            (int(first), int(end or first), _new_lines(body))
+            for first, end, body in zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+        ]
+        return TurnText(fenced(_edited(source, sorted(edits)), "python"), submits, is_edit=True)
     if not submits:
         return TurnText(sample.text)
-    program = "\n".join(lines)
-    return TurnText(program if has_entry(program) else None, submits=True)
+    return TurnText(before if source_in(before) is not None else None, submits=True)
 
 
-@dataclass(slots=True)
-class _Edit:
-    """New text for lines of a program; ``block`` is its fenced text."""
-
-    first: int
-    last: int
-    plain: list[str] = field(default_factory=list)
-    block: list[str] | None = None
-
-    @property
-    def lines(self) -> list[str]:
-        if self.block is not None:
-            return self.block
-        text = "\n".join(self.plain).rstrip()
-        return text.split("\n") if text else []
+def _new_lines(body: str) -> list[str]:
+    blocks = code_blocks(body)
+    text = (blocks[0][1] if blocks else body).strip("\n").rstrip()
+    return text.split("\n") if text else []
 
 
-def _edits(lines: Sequence[str]) -> list[_Edit]:
-    """Return the edits of a reply, in the order of their heads."""
-    found: list[_Edit] = []
-    fence = ""
-    for line in lines:
-        opening, edit = _FENCE.match(line), found[-1] if found else None
-        if fence:
-            if line.strip() == fence:
-                fence = ""
-            elif edit is not None and edit.block is not None:
-                edit.block.append(line)
-        elif head := _EDIT.fullmatch(line.strip()):
-            found.append(_Edit(int(head[1]), int(head[2] or head[1])))
-        elif opening:
-            fence = opening[1]
-            if edit is not None and edit.block is None:
-                edit.block = []
-        elif edit is not None:
-            edit.plain.append(line)
-    return found
-
-
-def _edited(source: str | None, edits: Sequence[_Edit]) -> str:
+def _edited(source: str | None, edits: Sequence[tuple[int, int, list[str]]]) -> str:
     """Return a program with its lines replaced. Raises FailureError(NO_PROGRAM)."""
     if source is None:
         raise FailureError(Reason.NO_PROGRAM, "an edit, and there is no program yet")
-    lines, end = source.split("\n"), 0
-    for edit in (edits := sorted(edits, key=lambda edit: edit.first)):
-        if not end < edit.first <= edit.last <= len(lines):
+    lines, before = source.split("\n"), 0
+    for first, last, _ in edits:
+        if not before < first <= last <= len(lines):
             raise FailureError(
                 Reason.NO_PROGRAM,
-                f"lines {edit.first}-{edit.last}: the program has lines 1-{len(lines)}, and edits "
-                "may not overlap",
+                f"lines {first}-{last}: the program has lines 1-{len(lines)}, and edits may not "
+                "overlap",
             )
-        end = edit.last
-    for edit in reversed(edits):
-        lines[edit.first - 1 : edit.last] = edit.lines
+        before = last
+    for first, last, text in reversed(edits):
+        lines[first - 1 : last] = text
     return "\n".join(lines)
 
 
@@ -108,14 +78,15 @@ def edit_between(old: str, new: str) -> str:
     """Return the edit that makes one program of another: the lines from the first to the last that
     differ, at least one of the old ones."""
     before, after = old.split("\n"), new.split("\n")
-    shorter = min(len(before), len(after))
-    head = next((i for i in range(shorter) if before[i] != after[i]), shorter)
-    head = min(head, len(before) - 1)
-    rest = shorter - head
-    tail = next((i for i in range(rest) if before[-1 - i] != after[-1 - i]), rest)
-    tail = min(tail, len(before) - head - 1)
+    head = min(_equal(before, after), len(before) - 1)
+    tail = _equal(before[:head:-1], after[head:][::-1])
     text = "\n".join(after[head : len(after) - tail])
     return f"lines {head + 1}-{len(before) - tail}:\n{text}".rstrip()
+
+
+def _equal(one: Sequence[str], other: Sequence[str]) -> int:
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def turns_text(own: WorkflowConfig, form: Form) -> str:
