@@ -5,7 +5,7 @@
 import argparse
 import sys
 import typing
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import NoneType, UnionType
 
@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))  # need not
 
 from flowright.config.judge import JudgeRewardSection, JudgeServerSection
 from flowright.config.llm import LlmFile, ModelEntry
+from flowright.config.root import EnvironmentSection
 from flowright.core import plugins
 from flowright.environments.registry import ENVIRONMENTS, section_of, with_sections
 
@@ -66,10 +67,18 @@ def page() -> str:
 
 def sections(section: type[BaseModel], prefix: str) -> Iterator[str]:
     """Yield headline, meaning and keys of every section below `section`, depth first."""
+    known: dict[type, str] = {}  # bases of environments' sections whose keys are listed
     for name, field in section.model_fields.items():
         if inner := inner_section(field):
             yield f"## `{prefix}{name}`\n\n{describe(inner)}"
-            yield keys(inner, f"{prefix}{name}.")
+            owners = {key: owner(inner, key) for key in inner.model_fields}
+            listed = [key for key in owners if owners[key] in known]
+            if listed:
+                of = known[owners[listed[0]]]
+                yield f"Also the keys of `{of}` from `{listed[0]}` to `{listed[-1]}`.\n"
+            yield keys(inner, f"{prefix}{name}.", listed)
+            if issubclass(inner, EnvironmentSection):
+                known |= {one: name for one in owners.values() if one is not inner}
             yield from sections(inner, f"{prefix}{name}.")
 
 
@@ -84,11 +93,17 @@ def describe(section: type[BaseModel]) -> str:
     return f"{' '.join(section.__doc__.split())}\n"
 
 
-def keys(section: type[BaseModel], prefix: str) -> str:
+def owner(section: type[BaseModel], name: str) -> type:
+    """Return the first class that has a key."""
+    bases = [base for base in section.__mro__ if name in getattr(base, "model_fields", ())]
+    return bases[-1]
+
+
+def keys(section: type[BaseModel], prefix: str, without: Collection[str] = ()) -> str:
     """Return one line per key of a section."""
     lines = []
     for name, field in section.model_fields.items():
-        if inner_section(field) is field.annotation:
+        if name in without or inner_section(field) is field.annotation:
             continue
         if not field.description:
             raise SystemExit(f"flowright.config: {section.__name__}.{name} has no description")

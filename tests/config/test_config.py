@@ -173,7 +173,7 @@ def test_a_mistake_is_told_in_one_line(write, text: str | bytes, told: str) -> N
             "judge_with_rule_fallback), cache_size (judge.cache_size) and circuit_breaker_* "
             "(judge.breaker_*)",
         ),
-        ("bananas", None),
+        ("pineapples", None),
     ],
 )
 def test_an_unknown_key_is_told_where_it_lives(write, key: str, hint: str | None) -> None:

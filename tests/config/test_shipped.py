@@ -59,6 +59,7 @@ def test_the_file_of_models_is_made_from_its_example(
 
 def test_the_ways_to_train_are_shipped() -> None:
     shipped = {"quickstart.yaml", "training.yaml", "mixed_simulated.yaml", "smollm2.yaml"}
+    shipped |= {"canvas.yaml"}
     methods = ("sft", "bradley_terry", "pointwise", "pairwise")
     shipped |= {f"judge_{method}.yaml" for method in methods}
     shipped |= {f"judge_{method}_small.yaml" for method in methods}

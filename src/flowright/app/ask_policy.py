@@ -37,7 +37,7 @@ from flowright.data.task import Kind, Problem, Task
 from flowright.environments.base import Environment, TaskSets, make_environment, prompt_encoder
 from flowright.environments.registry import load_config
 from flowright.environments.workflow.config import WorkflowConfig
-from flowright.environments.workflow.environment import WorkflowEnvironment, open_sandbox
+from flowright.environments.workflow.environment import open_sandbox
 from flowright.grpo.checkpoint import load_weights
 from flowright.grpo.objectives import resolved
 from flowright.grpo.selfcheck import check_sampler
@@ -85,7 +85,7 @@ def open_run(source: Path, config: Path | None = None, overrides: Sequence[str] 
     checkpoint = checkpoint_of(source)
     settings = load_config(config or _config_of(checkpoint), overrides)
     environment = make_environment(settings)
-    if not isinstance(environment, WorkflowEnvironment):
+    if not isinstance(settings.section, WorkflowConfig):
         raise UserError(
             f"environment: {settings.environment}: its policy writes no workflows; give a run of "
             "environment: workflow"

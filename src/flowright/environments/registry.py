@@ -24,6 +24,7 @@ ENVIRONMENTS = Table(
     "environment",
     {
         "workflow": f"{_ROOM}.workflow.environment:WorkflowEnvironment",
+        "canvas": f"{_ROOM}.canvas.environment:CanvasEnvironment",
         "judging": f"{_ROOM}.judging.environment:JudgingEnvironment",
         "instructions": f"{_ROOM}.instructions.environment:InstructionsEnvironment",
         "presentation": f"{_ROOM}.presentation.environment:PresentationEnvironment",

@@ -1,4 +1,5 @@
-"""The keys of ``workflow`` as the section of an environment."""
+"""The keys of ``workflow`` as the section of an environment, and those of others that run
+programs."""
 
 from collections.abc import Mapping
 from typing import ClassVar, Literal
@@ -10,19 +11,11 @@ from flowright.config.workflow import WorkflowSection
 Feedback = Literal["error", "result", "full"]
 
 
-class WorkflowConfig(WorkflowSection, EnvironmentSection):
-    __doc__ = WorkflowSection.__doc__
+class ProgramSection(WorkflowSection, EnvironmentSection):
+    """Section of an environment whose attempts are run as workflows."""
 
-    key: ClassVar[str] = "workflow"
     reads_datasets: ClassVar[bool] = True
     has_terms: ClassVar[bool] = True
-
-    turns: Positive = 1
-    """Programs of an attempt: after each but the last it is run, and the policy sees the outcome
-    and edits, rewrites or submits it (docs/workflows.md#several-turns)."""
-    feedback: Feedback = "full"
-    """Between turns: that and where it failed (`error`); answer and public tests, too (`result`);
-    and operators, votes, calls and tokens (`full`)."""
 
     def check(self, config: Config) -> None:
         if config.judge.ask in ("pairwise", "rubric"):
@@ -41,6 +34,19 @@ class WorkflowConfig(WorkflowSection, EnvironmentSection):
 
     def budget(self) -> WorkflowSection:
         return self
+
+
+class WorkflowConfig(ProgramSection):
+    __doc__ = WorkflowSection.__doc__
+
+    key: ClassVar[str] = "workflow"
+
+    turns: Positive = 1
+    """Programs of an attempt: after each but the last it is run, and the policy sees the outcome
+    and edits, rewrites or submits it (docs/workflows.md#several-turns)."""
+    feedback: Feedback = "full"
+    """Between turns: that and where it failed (`error`); answer and public tests, too (`result`);
+    and operators, votes, calls and tokens (`full`)."""
 
 
 SECTION = WorkflowConfig

@@ -29,7 +29,10 @@ class WorkflowDisplay(Display):
     def blocks(self, record: Mapping[str, Any]) -> Sequence[Block]:
         workflow: Mapping[str, Any] = record.get("workflow") or {}
         execution: Mapping[str, Any] = record.get("execution") or {}
-        return [*_results(workflow, execution), _program(record, workflow), *_trace(execution)]
+        results = _results(workflow, execution)
+        if canvas := record.get("canvas"):
+            results = [Fact("Canvas", str(canvas["text"])), *results]
+        return [*results, _program(record, workflow), *_trace(execution)]
 
 
 DISPLAY = WorkflowDisplay(

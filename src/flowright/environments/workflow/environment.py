@@ -5,10 +5,10 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from flowright.config.llm import SIMULATED
-from flowright.config.root import Config
+from flowright.config.root import Config, EnvironmentSection
 from flowright.core.command_line import progress_bars
 from flowright.core.errors import DataError, FailureError, UserError
 from flowright.core.tables import raise_problems
@@ -31,7 +31,7 @@ from flowright.environments.workflow.baselines import (
     check_workflow_files,
     read_workflow_files,
 )
-from flowright.environments.workflow.config import WorkflowConfig
+from flowright.environments.workflow.config import ProgramSection, WorkflowConfig
 from flowright.environments.workflow.demonstrations import expected_calls, later_turn
 from flowright.environments.workflow.display import DISPLAY
 from flowright.environments.workflow.reward import (
@@ -78,8 +78,9 @@ PLAIN = "plain"
 class WorkflowEnvironment(Environment):
     """The environment of ``environment: workflow``, the default."""
 
-    Config = WorkflowConfig
+    Config: ClassVar[type[EnvironmentSection]] = WorkflowConfig
     display = DISPLAY
+    rollouts_by: ClassVar[type[WorkflowRollouts]] = WorkflowRollouts
     respond_seconds = 86_400.0
     """Executions end by limits of their own."""
 
@@ -88,6 +89,7 @@ class WorkflowEnvironment(Environment):
     _sandbox: Sandbox
     _models: OpenModels
     _judge: OpenJudge
+    _executor: Executor
     _rollouts: WorkflowRollouts
 
     def tasks(self) -> TaskSets:
@@ -138,23 +140,23 @@ class WorkflowEnvironment(Environment):
 
     @asynccontextmanager
     async def open(self, tasks: Sequence[Task]) -> AsyncIterator[None]:
-        config, own = self.config, self.config.own(WorkflowConfig)
+        config, own = self.config, self.config.own(ProgramSection)
         await self._check_baselines()
         async with AsyncExitStack() as stack:
             await self._open(stack, tasks, config.models)
             model = self._models.clients[config.aflow_executor_model]
-            executor = await stack.enter_async_context(
+            self._executor = await stack.enter_async_context(
                 Executor(model, self._sandbox, own, config.executor)
             )
-            self._rollouts = WorkflowRollouts(
-                executor,
+            self._rollouts = self.rollouts_by(
+                self._executor,
                 self._judge.judge,
                 self._sandbox,
                 config.reward,
                 config.judge,
                 self._judge.ranking,
                 self._judge.terms,
-                own,
+                own if isinstance(own, WorkflowConfig) else None,
             )
             yield
 
@@ -223,7 +225,7 @@ class WorkflowEnvironment(Environment):
 
     def _operators(self) -> Operators:
         """The operators that a workflow can call."""
-        return OPERATORS.with_modules(self.config.own(WorkflowConfig).operators)
+        return OPERATORS.with_modules(self.config.own(ProgramSection).operators)
 
     def _endings(self) -> list[str]:
         """The operators of ``workflow.operators`` that end a workflow."""
