@@ -205,10 +205,13 @@ async def train(
     sampler: Callable[[LocalSampler], Sampler] = lambda local: local,
     raises: type[BaseException] | None = None,
     teacher: Teacher | None = None,
+    template: str | None = None,
 ) -> Outcome:
-    """Train a fresh random policy in a run directory; with ``raises``, until that comes up."""
+    """Train a fresh random policy in a run directory; with ``raises``, until that comes up.
+    ``template``: a chat template in place of its own."""
     config = config or configured()
     policy, reporter = tiny_policy(trained=False), Lines()
+    policy.tokenizer.chat_template = template or policy.tokenizer.chat_template
     environment = environment or Toy()
     run = RunDirectory(path, config, resume)
     try:

@@ -1,10 +1,11 @@
 """Episodes: the turns of one attempt at a task, and what the environment answers between them."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-from flowright.core.errors import Failure
+from flowright.core.errors import Failure, Reason
 from flowright.data.task import Task
 from flowright.llm.chat import Message, Role
 from flowright.policy.sampling import Sample
@@ -80,16 +81,18 @@ class Episode:
         return cls(task, key, (Turn(context_ids, sample),))
 
     def state(self) -> dict[str, Any]:
-        """Return the episode without its task and key, for a checkpoint."""
+        """Return the episode without its task and key, for a checkpoint: no types but Python's."""
         fields = asdict(self)
-        return {name: fields[name] for name in ("turns", "stop", "failure")}
+        turns = [{**turn, "observation": _plain(turn["observation"])} for turn in fields["turns"]]
+        return {"turns": turns, "stop": self.stop, "failure": _plain(fields["failure"])}
 
     @classmethod
     def restore(cls, task: Task, key: str, state: Mapping[str, Any]) -> "Episode":
         """Return the episode of a :meth:`state`."""
         turns = tuple(_turn(turn) for turn in state["turns"])
         failure = state.get("failure")
-        return cls(task, key, turns, state["stop"], Failure(**failure) if failure else None)
+        failure = failure and Failure(**failure | {"reason": Reason(failure["reason"])})
+        return cls(task, key, turns, state["stop"], failure)
 
     @property
     def sample(self) -> Sample:
@@ -134,6 +137,10 @@ class Episode:
             yield Message("assistant", turn.sample.text)
             if turn.observation is not None:
                 yield turn.observation.message
+
+
+def _plain(value: Any) -> Any:
+    return json.loads(json.dumps(value))
 
 
 def _turn(fields: Mapping[str, Any]) -> Turn:

@@ -245,8 +245,8 @@ def requested(
 
 
 def flattened(groups: Sequence[Group]) -> list[Group]:
-    """Return the groups, each with its ``others`` behind it."""
-    return [one for group in groups for one in (group, *group.others)]
+    """Return the groups, each with its ``others`` behind it and no longer in it."""
+    return [one for group in groups for one in (replace(group, others=()), *group.others)]
 
 
 def by_episode(groups: Sequence[Group], values: Sequence[T]) -> dict[Place, list[T]]:

@@ -176,9 +176,9 @@ class Player:
                 Reason.INTERNAL, f"respond: no text for the policy, but {text!r:.80}"
             )
         check_reward(observation.reward)
-        json.dumps(observation.memory, allow_nan=False)  # as it is kept in checkpoints
+        memory = json.loads(json.dumps(observation.memory))  # as a resumed run reads it
         assert self.contexts is not None
-        return replace(observation, text=self.contexts.shortened(text, most))
+        return replace(observation, text=self.contexts.shortened(text, most), memory=memory)
 
     def _observed(self, attempt: _Attempt, observation: Observation) -> StopReason | None:
         """Add an answer to the newest turn, and take up the next context if there is another."""

@@ -365,14 +365,18 @@ class Pipeline(BatchSource):
     def _take_up(self, number: int, waiting_P: Sequence[WaitingSamples]) -> str:
         problems_P = self._problems(list(enumerate(self._tasks(number))), number)
         wanted_P = [(problem.task.id, self._fingerprint(problem)) for problem in problems_P]
+        failed_P = [sum(e["failure"] is not None for e in w.episodes) for w in waiting_P]
+        most = self._config.grpo.max_unscored * sum(len(w.episodes) for w in waiting_P)
+        pauses = sum(failed_P) > most  # as the run did, unless those that failed are played again
         fit = {
             place: problem.restored(waiting.episodes, self._key(str(number), place))
-            for place, (problem, waiting, wanted) in enumerate(
-                zip(problems_P, waiting_P, wanted_P, strict=False)
+            for place, (problem, waiting, wanted, failed) in enumerate(
+                zip(problems_P, waiting_P, wanted_P, failed_P, strict=False)
             )
             if (waiting.task_id, waiting.asked) == wanted
             and len(waiting.episodes) == self._config.grpo.group_size
             and waiting.oldest >= number - 1 - self._ahead
+            and not (pauses and failed)
         }
         mine = self._ranks.mine(range(len(wanted_P)))
         self._kept[number] = {place: fit[place] for place in mine if place in fit}
@@ -385,7 +389,7 @@ class Pipeline(BatchSource):
         more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
         return (
             f"dropped {count} samples that waited for step {number} ({names}{more}): other "
-            "problems, prompts or sampling now; they are drawn anew"
+            "problems, prompts or sampling now, or answers that failed; they are drawn anew"
         )
 
     async def aclose(self) -> None:

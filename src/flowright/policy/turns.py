@@ -28,7 +28,7 @@ CUT_MARKER = "\n[... the middle of this message is cut ...]\n"
 _THOUGHT = re.compile(rf"</(?:{THINKING_TAG})>", re.IGNORECASE)
 _CHANNEL = "<|channel|>"
 """Begins a part of GPT-OSS's completions, whose template takes the final one alone."""
-_ASKED, _PLAIN_REPLY, _ANSWER = Message("user", "a"), "b", "dqd"
+_ASKED, _PLAIN_REPLY, _ANSWER = Message("user", "a"), "b", "1729"
 _OPENING, _THINKING_REPLY = "<think>\n", "<think>\nc\n</think>\n\nb"
 
 Shape = tuple[tuple[Role, bool], ...]
