@@ -151,7 +151,9 @@ def test_a_turn_is_read(text: str, action: Action) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "no action"),
+        ("", "nothing behind"),
+        ("a te\u017ft and a chec\u212a", "no action"),
+        ("<act\u0131on>finish</action>", "no action"),
         ("<think>I will finish", "thinking"),
         ("Let me see.", "no action"),
         ("Plan or Verify next", "several operators"),
@@ -349,7 +351,9 @@ def test_a_canvas_is_full_rather_than_cut() -> None:
 
 async def test_a_prompt_cannot_leave_its_string() -> None:
     text = "' + \" ``` <think> \\ \n{problem} [THINK] \u25c1think\u25b7 \udc80 \x00 x"
-    canvas = canvas_of(ADD.format("Custom"))
+    canvas = canvas_of("<action>add</action><operator>Custom</operator>")
+    canvas.act("lone \udc80 surrogate")
+    assert Canvas.restore(canvas.state()).nodes[0].prompt == "lone ? surrogate"
     canvas.nodes[0].prompt = text
     model = ScriptedModel()
     assert (await run(canvas, model)).failure is None
@@ -418,7 +422,7 @@ async def test_the_feedback_of_a_turn() -> None:
         "Canvas: Plan -> (Review -> Revise) * 2\nNodes: node_1, node_2 (_l0, _l1)\n"
         "Count: 3 operators, 3 kinds, loop\nRound: 4 of 20"
     )
-    assert seen[3].state == "Plan -> (Review -> Revise) * 2"
+    assert seen[3].state == "Plan -> (Review -> Revise) * 2 0"
     assert final_canvas(episode).is_finished
 
 
@@ -533,7 +537,10 @@ class Strict:
 
 
 async def rolled(*texts: str, answers: str = "Answer: 42") -> Rollout:
-    episode = await play(environment(), task(), *texts)
+    return await rolled_out(await play(environment(), task(), *texts), answers)
+
+
+async def rolled_out(episode: Episode, answers: str = "Answer: 42") -> Rollout:
     async with (
         Sandbox(workers=1) as sandbox,
         Executor(ScriptedModel(answers), sandbox, WorkflowSection(workers=1)) as executor,
@@ -573,6 +580,23 @@ async def test_both_rewards(texts: list[str], reply: str, judge: float, flowstee
     assert sum(other.parts.values()) == pytest.approx(flowsteer)
 
 
+async def test_a_replay_and_a_baseline_are_played_as_they_are() -> None:
+    texts = ["hm", FINISH, ADD.format("AnswerGenerate"), LOOP, f"{FINISH}<answer>7</answer>"]
+    played = await play(environment(finish_rule="flowsteer"), task(), *texts, ADD.format("Format"))
+    assert str(final_canvas(played)) == "AnswerGenerate -> (Review -> Revise) * 2 -> Format"
+    bare = [Turn((), Sample((), (), turn.sample.text, "stop", 0)) for turn in played.turns]
+    again = Episode(task(), "0/1/0", tuple(bare))
+    assert final_canvas(again).state() == final_canvas(played).state()
+    first, second = await rolled_out(played), await rolled_out(again)
+    assert first.reward == second.reward
+    program = "async def workflow(problem):\n    return '42'"
+    fixed = Episode.single(task(), Sample((), (), program, "stop", -1), "0/1/0")
+    assert (await rolled_out(fixed)).reward.value == 1.0
+    written = Episode.single(task(), Sample((1,), (0.0,), program, "stop", 0), "0/1/0")
+    rollout = await rolled_out(written)
+    assert rollout.failure is not None and rollout.failure.reason is Reason.NO_PROGRAM
+
+
 def test_an_unscored_attempt_stays_unscored() -> None:
     sample = Sample((1,), (0.0,), FINISH, "stop", 0)
     details = CanvasDetails(canvas=canvas_of(PARALLEL, LOOP, ADD.format("Format")))
@@ -592,6 +616,7 @@ def test_hostile_turns_are_read_in_time() -> None:
         "<prompt>" * 100_000,
         "<action>add</action><operator>" * 50_000,
         "```\n" * 200_000,
+        "```\n<action>\n" * 100_000,
         "[" * 500_000,
         "<action>add</action><structure>loop</structure><operators>" + "Plan " * 100_000
         + "</operators>",

@@ -49,8 +49,9 @@ class Action:
 _FREE = ("prompt", "answer")
 """Tags with any text between them; others hold no brackets."""
 _NAMES = "action|operators?|structure|target|condition|true|false|count|position|prompt|answer"
-_TAG = re.compile(rf"[<\[](/?)({_NAMES})[>\]]", re.IGNORECASE)
-_WHOLE_TAG = re.compile(rf"[<\[]({_NAMES})[>\]][^<\[]*[<\[]/\1[>\]]", re.IGNORECASE)
+_ANY_CASE = re.IGNORECASE | re.ASCII
+_TAG = re.compile(rf"[<\[](/?)({_NAMES})[>\]]", _ANY_CASE)
+_WHOLE_TAG = re.compile(rf"[<\[]({_NAMES})[>\]][^<\[]*[<\[]/\1[>\]]", _ANY_CASE)
 _FENCED = re.compile(r"^[ \t]*```.*?^[ \t]*```", re.DOTALL | re.MULTILINE)
 _KNOWN: Mapping[str, str] = {name.lower(): name for name in OPERATORS} | {
     name.lower(): known for name, known in FURTHER.items()
@@ -58,9 +59,9 @@ _KNOWN: Mapping[str, str] = {name.lower(): name for name in OPERATORS} | {
 _FINISHES = re.compile(
     r"\b(?:let'?s|let us|i will|i'll|time to|now|ready to) finish\b"
     r"|\bfinish (?:the )?workflow\b|\bworkflow (?:is )?(?:now )?complete\b",
-    re.IGNORECASE,
+    _ANY_CASE,
 )
-_MENTIONS = re.compile(rf"\b(?:{'|'.join(_KNOWN)})\b", re.IGNORECASE)
+_MENTIONS = re.compile(rf"\b(?:{'|'.join(_KNOWN)})\b", _ANY_CASE)
 
 
 def read_action(text: str) -> Action:
@@ -69,11 +70,7 @@ def read_action(text: str) -> Action:
     Without a tag ``<action>``, a text that speaks of finishing finishes, and one that names exactly
     one operator adds it.
     """
-    spoken = strip_thinking(text)
-    if spoken is None or not spoken.strip():
-        raise ActionError(
-            "no action behind the thinking; write one, such as <action>finish</action>"
-        )
+    spoken = _spoken(text)
     fields = _fields(spoken)
     kind = fields.get("action", "").lower()
     if kind == "finish":
@@ -94,11 +91,19 @@ def read_action(text: str) -> Action:
 def read_prompt(text: str) -> str:
     """Return the prompt that a turn is where one is awaited: the text of a tag ``<prompt>``, else
     all but tags of actions. Raises ActionError."""
-    spoken = strip_thinking(text) or ""
+    spoken = _spoken(text)
     found = [value for name, value in _tagged(spoken) if name == "prompt"]
     if found:
         return check_prompt(found[0])
     return check_prompt(_TAG.sub("", _WHOLE_TAG.sub("", spoken)))
+
+
+def _spoken(text: str) -> str:
+    """Return a turn without its thinking, as Unicode. Raises ActionError if nothing is left."""
+    spoken = strip_thinking(text.encode("utf-8", "replace").decode())
+    if spoken is None or not spoken.strip():
+        raise ActionError("nothing behind the thinking; write an action, or the awaited prompt")
+    return spoken
 
 
 def check_prompt(text: str) -> str:
@@ -126,16 +131,16 @@ def _fields(text: str) -> dict[str, str]:
 
 def _tagged(text: str) -> Iterator[tuple[str, str]]:
     """Yield names and values of tags outside of blocks of code. Tags within a value are text."""
-    blocks = [match.span() for match in _FENCED.finditer(text)]
+    blocks = [match.span() for match in _FENCED.finditer(text)][::-1]
     tags = [(m.start(), m.end(), bool(m[1]), m[2].lower()) for m in _TAG.finditer(text)]
     closings = {name: place for place, (_, _, closes, name) in enumerate(tags) if closes}
     place = 0
     while place < len(tags):
         start, begin, closes, name = tags[place]
         place += 1
-        while blocks and blocks[0][1] <= start:
-            blocks.pop(0)
-        is_code = bool(blocks) and blocks[0][0] <= start
+        while blocks and blocks[-1][1] <= start:
+            blocks.pop()
+        is_code = bool(blocks) and blocks[-1][0] <= start
         if closes or is_code or closings.get(name, -1) < place:
             continue
         end = place
@@ -153,8 +158,8 @@ def _added(fields: Mapping[str, str]) -> Action:
     position = int(place) if re.fullmatch(r"\d{1,6}", place) else None
     prompt = _prompt(fields)
     if structure == "operator":
-        operators = (_operator(_needed(fields, "operator")),)
-        return Action("add", "operator", operators, position=position, prompt=prompt)
+        operator = _operator(_needed(fields, "operator"))
+        return Action("add", operators=(operator,), position=position, prompt=prompt)
     if structure == "conditional":
         check = _operator(_needed(fields, "condition"))
         branches = [_needed(fields, "true"), fields.get("false", DONE)]

@@ -75,7 +75,9 @@ class CanvasEnvironment(WorkflowEnvironment):
             lines += await self._run(canvas, task, f"{episode.key}/{len(episode.turns)}")
         hint = hint_for(canvas, task) if section.feedback == "hint" and not canvas.awaited else ""
         text = feedback(canvas, section, len(episode.turns), lines, hint)
-        return Observation(text, state=str(canvas), failed=is_failed, memory=canvas.state())
+        return Observation(
+            text, state=f"{canvas} {len(canvas.awaited)}", failed=is_failed, memory=canvas.state()
+        )
 
     async def _run(self, canvas: Canvas, task: Problem, key: str) -> list[str]:
         """Run a canvas and return lines about its result. Raises FailureError for failures of

@@ -19,7 +19,7 @@ def canvas_messages(task: Problem, form: str, section: CanvasSection) -> list[Me
     if form == "compact":
         return [Message("user", f"{_COMPACT}\n\n{task.problem}")]
     limits: WorkflowSection = section
-    rule = _RULE if section.finish_rule == "flowsteer" else ""
+    rules = _RULE * (section.finish_rule == "flowsteer") + _FEW * (section.reward == "judge")
     fields = {
         "rounds": section.max_rounds,
         "calls": limits.max_llm_calls,
@@ -28,7 +28,7 @@ def canvas_messages(task: Problem, form: str, section: CanvasSection) -> list[Me
         "shortest": LEAST_PROMPT,
         "repeats": MOST_REPEATS,
     }
-    system = fill(_FULL, rule=rule, **{name: str(value) for name, value in fields.items()})
+    system = fill(_FULL, rules=rules, **{name: str(value) for name, value in fields.items()})
     return [Message("system", system), Message("user", f"Problem:\n\n{task.problem}\n\n{_ASK}")]
 
 
@@ -99,8 +99,9 @@ _COMPACT = f"Build a workflow with {', '.join(OPERATORS)}: one action."
 _ASK = "Write the first action."
 
 _RULE = """
-- FINISH is refused before there are 5 operators, a structure, one that solves, and one that checks.
-"""
+- A finish needs 5 operators, a structure, an operator that solves and one that checks."""
+_FEW = """
+- Few operators that suit the problem are better than many."""
 
 _FULL = """\
 You build a workflow for one problem on a canvas, one edit a turn. A large language model runs the \
@@ -141,5 +142,5 @@ structure in its turn, or put <prompt>...</prompt> into the action. It has {shor
 or more and is what the model is instructed with.
 - A conditional takes its true branch if its check approves the result; `done` does nothing.
 - A loop really repeats, up to {repeats} times.
-- At most {rounds} turns, {operators} operators, {calls} calls of the model and {tokens} tokens. \
-Few operators that suit the problem are better than many.{rule}"""
+- At most {rounds} turns, {operators} operators, {calls} calls of the model and {tokens} tokens.\
+{rules}"""

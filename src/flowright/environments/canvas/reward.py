@@ -12,6 +12,7 @@ from flowright.environments.canvas.graph import CHECKERS, Canvas, program_of
 from flowright.environments.episode import Episode, Turn
 from flowright.environments.rollout import Reward, Rollout, Spent, means, reward_of
 from flowright.environments.workflow.reward import WorkflowDetails, WorkflowRollouts
+from flowright.workflows.source import source_in
 
 SMALL = 5
 """Fewer operators than this make a small canvas: too few for FlowSteer's finish rule."""
@@ -26,11 +27,14 @@ class CanvasDetails(WorkflowDetails):
 
 
 def final_canvas(episode: Episode) -> Canvas:
-    """Return the canvas behind an episode's last turn, which has no answer if it finished."""
+    """Return the canvas behind an episode's last turn. Turns without an answer are taken here: one
+    that finishes, and those of a replay."""
     canvas = Canvas.restore(episode.memory)
-    if episode.turns[-1].observation is None:
-        with suppress(ActionError):
-            canvas.act(episode.sample.text)
+    for turn in episode.turns:
+        if turn.observation is None:
+            canvas.is_finished, canvas.answer = False, ""
+            with suppress(ActionError):
+                canvas.act(turn.sample.text)
     return canvas
 
 
@@ -63,9 +67,10 @@ class CanvasRollouts(WorkflowRollouts):
     """Rolls out canvases: as programs, by the executor of workflows."""
 
     async def _one(self, completion: Episode) -> Rollout:
-        """A sample without tokens is a baseline: a program that no policy wrote."""
+        """Roll out the canvas of an episode. A program that no policy wrote, such as a baseline, is
+        run as it is."""
         task, sample = completion.task, completion.sample
-        if not sample.token_ids:
+        if not sample.token_ids and source_in(sample.text) is not None:
             return await super()._one(completion)
         assert isinstance(task, Problem)
         canvas = final_canvas(completion)
