@@ -21,6 +21,7 @@ from flowright.criteria.constraints.checkers import InstructedPrompt
 from flowright.criteria.rubrics import replies as rubric_replies
 from flowright.data.task import Kind, Problem
 from flowright.environments import rollout as records
+from flowright.environments.canvas import actions
 from flowright.environments.judging import frames
 from flowright.environments.judging.rows import PointwiseRow
 from flowright.environments.presentation.tasks import presented, read_choice, with_answer_line
@@ -349,6 +350,8 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
         text[: source.MAX_SOURCE_CHARS]
     ),
     "flowright.workflows.source:read_workflow": source.read_workflow,
+    "flowright.environments.canvas.actions:read_action": actions.read_action,
+    "flowright.environments.canvas.actions:read_prompt": actions.read_prompt,
     "flowright.environments.workflow.turns:read_turn": lambda text: turns.read_turn(
         Sample((), (), text, "stop", 0), "a = 1\nb = 2"
     ),

@@ -466,6 +466,20 @@ def test_the_finish_rule() -> None:
     assert "no Format" in finish_problem(long, task())
 
 
+async def test_words_of_a_problem_or_an_answer_switch_nothing() -> None:
+    """workflow_env.py:1526, 2488: a result with "error" fails, "choose" disables Programmer."""
+    of, played = task(question="Choose the best: a. one b. two"), environment(run_each_edit=True)
+    async with (
+        Sandbox(workers=1) as sandbox,
+        Executor(ScriptedModel("Answer: error"), sandbox, WorkflowSection(workers=1)) as executor,
+    ):
+        played._executor = executor
+        texts = ADD.format("AnswerGenerate"), ADD.format("Programmer")
+        seen = observations(await play(played, of, *texts))
+    assert [one.failed for one in seen] == [False, False]
+    assert "Result: error" in seen[0].text
+
+
 async def test_hints_only_where_they_are_wanted() -> None:
     texts = (ADD.format("Plan"), ADD.format("Programmer"), ADD.format("Verify"))
     for option, shown in (("state", 0), ("hint", 3)):

@@ -83,7 +83,7 @@ def read_action(text: str) -> Action:
         target, operator = _needed(fields, "target"), _operator(_needed(fields, "operator"))
         return Action("modify", operators=(operator,), target=target, prompt=_prompt(fields))
     if kind == "set_prompt":
-        prompt = check_prompt(_needed(fields, "prompt"))
+        prompt = _checked(_needed(fields, "prompt"))
         return Action("set_prompt", target=_needed(fields, "target"), prompt=prompt)
     return _inferred(spoken)
 
@@ -94,8 +94,8 @@ def read_prompt(text: str) -> str:
     spoken = _spoken(text)
     found = [value for name, value in _tagged(spoken) if name == "prompt"]
     if found:
-        return check_prompt(found[0])
-    return check_prompt(_TAG.sub("", _WHOLE_TAG.sub("", spoken)))
+        return _checked(found[0])
+    return _checked(_TAG.sub("", _WHOLE_TAG.sub("", spoken)))
 
 
 def _spoken(text: str) -> str:
@@ -106,7 +106,7 @@ def _spoken(text: str) -> str:
     return spoken
 
 
-def check_prompt(text: str) -> str:
+def _checked(text: str) -> str:
     """Return a node's prompt without the space around it. Raises ActionError for its length."""
     prompt = text.strip()
     if not LEAST_PROMPT <= len(prompt) <= MOST_PROMPT:
@@ -181,7 +181,7 @@ def _added(fields: Mapping[str, str]) -> Action:
 
 
 def _prompt(fields: Mapping[str, str]) -> str:
-    return check_prompt(fields["prompt"]) if fields.get("prompt") else ""
+    return _checked(fields["prompt"]) if fields.get("prompt") else ""
 
 
 def _needed(fields: Mapping[str, str], name: str) -> str:

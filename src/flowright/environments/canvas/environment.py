@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flowright.core.errors import Blame, FailureError
+from flowright.core.off_loop import off_loop
 from flowright.data.mixture import tasks_by_kind
 from flowright.data.task import Problem, Task
 from flowright.environments.base import Demonstration
@@ -61,7 +62,8 @@ class CanvasEnvironment(WorkflowEnvironment):
         assert isinstance(task, Problem)
         canvas, is_failed, edited = Canvas.restore(episode.memory), False, False
         try:
-            message, edited = canvas.act(episode.sample.text)
+            text = episode.sample.text
+            message, edited = await off_loop(lambda: canvas.act(text), text)
             if canvas.is_finished:
                 if section.finish_rule == "none" or not (why := finish_problem(canvas, task)):
                     return None
@@ -172,29 +174,29 @@ def draw_turn(canvas: Canvas, rng: random.Random, finishes: bool = True) -> str:
     }
     (kind,) = rng.choices([*weights], [*weights.values()])
     names = [rng.choice(OPERATORS) for _ in range(3)]
-    prompt = "" if rng.random() < 0.25 else tagged("prompt", rng.choice(_WISHES))
+    prompt = "" if rng.random() < 0.25 else _tagged("prompt", rng.choice(_WISHES))
     if kind == "finish":
-        return tagged("action", "finish")
+        return _tagged("action", "finish")
     if kind == "delete":
-        return tagged("action", "delete") + tagged("target", rng.choice(canvas.nodes).id)
-    operator = tagged("operator", names[0])
+        return _tagged("action", "delete") + _tagged("target", rng.choice(canvas.nodes).id)
+    operator = _tagged("operator", names[0])
     if kind == "modify":
-        target = tagged("target", rng.choice(canvas.operators).id)
-        return tagged("action", "modify") + target + operator + prompt
+        target = _tagged("target", rng.choice(canvas.operators).id)
+        return _tagged("action", "modify") + target + operator + prompt
     if kind == "operator":
-        return tagged("action", "add") + operator + prompt
-    several = tagged("operators", ", ".join(names[: rng.randint(2, 3)]))
+        return _tagged("action", "add") + operator + prompt
+    several = _tagged("operators", ", ".join(names[: rng.randint(2, 3)]))
     fields = rng.choice(
         (
-            tagged("structure", "parallel") + several,
-            tagged("structure", "loop") + several + tagged("count", str(rng.randint(2, 3))),
-            tagged("structure", "conditional")
-            + tagged("condition", names[0])
-            + tagged("true", names[1])
-            + tagged("false", rng.choice(("done", names[2]))),
+            _tagged("structure", "parallel") + several,
+            _tagged("structure", "loop") + several + _tagged("count", str(rng.randint(2, 3))),
+            _tagged("structure", "conditional")
+            + _tagged("condition", names[0])
+            + _tagged("true", names[1])
+            + _tagged("false", rng.choice(("done", names[2]))),
         )
     )
-    return tagged("action", "add") + fields + prompt
+    return _tagged("action", "add") + fields + prompt
 
 
 def draw_program(is_code: bool, rng: random.Random) -> str:
@@ -205,5 +207,5 @@ def draw_program(is_code: bool, rng: random.Random) -> str:
     return program_of(canvas, is_code)
 
 
-def tagged(name: str, text: str) -> str:
+def _tagged(name: str, text: str) -> str:
     return f"<{name}>{text}</{name}>"

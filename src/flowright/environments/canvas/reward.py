@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from flowright.core.errors import Failure, Reason
+from flowright.core.off_loop import off_loop
 from flowright.data.task import Problem
 from flowright.environments.canvas.actions import ActionError
 from flowright.environments.canvas.graph import CHECKERS, Canvas, program_of
@@ -73,7 +74,8 @@ class CanvasRollouts(WorkflowRollouts):
         if not sample.token_ids and source_in(sample.text) is not None:
             return await super()._one(completion)
         assert isinstance(task, Problem)
-        canvas = final_canvas(completion)
+        texts = [turn.sample.text for turn in completion.turns]
+        canvas = await off_loop(lambda: final_canvas(completion), *texts)
         failed = sum(turn.is_failed for turn in completion.turns)
         if not canvas.nodes:
             failure = Failure(Reason.NO_PROGRAM, "the canvas is empty at the end")
