@@ -15,7 +15,7 @@ from torch import Tensor
 
 from flowright.config.grpo import GrpoSection
 from flowright.grpo.advantages import group_advantages
-from flowright.grpo.batch import Group, Place, Requested, Trained, score
+from flowright.grpo.batch import Group, Requested, Trained, TurnPlace, score
 from flowright.grpo.learner import Learner, learning_rate
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy
@@ -313,14 +313,14 @@ def test_what_the_policy_before_the_update_finds_is_kept_and_changes_nothing(
     metrics = Learner(policy, options, 0.8, 0).update(groups, 1, LONGEST)
     without = weights(policy)
     policy.load(before)
-    found: dict[Place, list[float]] = {}
+    found: dict[TurnPlace, list[float]] = {}
     assert Learner(policy, options, 0.8, 0).update(groups, 1, LONGEST, found=found) == metrics
     assert same(weights(policy), without)
     samples = [sample for group in groups for sample in group.samples]
-    assert found.keys() == {sample.place for sample in samples}
+    assert found.keys() == {(*sample.place, 0) for sample in samples if sample.place}
     for sample, logprobs in zip(samples, wanted, strict=True):
         assert sample.place is not None
-        assert found[sample.place] == pytest.approx(logprobs, rel=1e-4, abs=1e-5)
+        assert found[*sample.place, 0] == pytest.approx(logprobs, rel=1e-4, abs=1e-5)
 
 
 def placed(groups: Sequence[Group]) -> list[Group]:

@@ -47,6 +47,7 @@ _SHOWN = (
     ("unscored", "rollout/unscored", "{:.1%}"),
     ("prompts cut", CUT, "{:.0%}"),
     ("judge=gold", "judge/agreement_with_gold", "{:.0%}"),
+    ("turns", "turns/mean", "{:.2f}"),
     ("loss", "train/loss", "{:.3f}"),
     ("accuracy", "train/accuracy", "{:.0%}"),
     ("kl", "policy/kl", "{:.3f}"),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from flowright.config.reward import LARGEST_REWARD
 from flowright.config.workflow import RewardSection
 from flowright.core.errors import Blame, Failure, Reason, UserError
+from flowright.core.untrusted import cut
 from flowright.data.mixture import tasks_by_kind
 from flowright.data.task import Task
 from flowright.environments.episode import Episode, StopReason, Turn
@@ -187,6 +188,10 @@ def _apply_terms(rollout: "Rollout", terms: RewardTerms, scores: TermScores) -> 
 
 MOST_PROBLEM = 4000
 """Characters of a problem that a record keeps."""
+MOST_TURN, MOST_TURNS = 16_000, 400_000
+"""Characters that a record keeps of one text of a turn, and of all turns' texts."""
+MOST_STATE = 400
+"""Characters that a record keeps of the name of a state."""
 
 SCHEMA = 2
 """Version of a rollout's record (docs/viewing.md); records without the field are older. 2 added
@@ -270,14 +275,16 @@ def to_record(
     group: int,
     index: int,
     advantage: float | None,
+    credit: Sequence[float | None] = (),
 ) -> dict[str, Any]:
     """A rollout as it is kept in ``rollouts/``: what the viewer and the report read. ``own`` are
-    the environment's fields. Values are plain JSON; long texts were cut where they were made."""
+    the environment's fields, ``credit`` the advantages of turns that have their own, None for turns
+    that are not trained on. Values are plain JSON; long texts were cut where they were made."""
     task, sample = rollout.task, rollout.sample
     problem: dict[str, Any] = {"problem": task.problem[:MOST_PROBLEM]}
     if len(task.problem) > MOST_PROBLEM:
         problem["problem_characters"] = len(task.problem)
-    cut = {} if rollout.cut_prompt is None else {"cut_prompt": rollout.cut_prompt}
+    shown = {} if rollout.cut_prompt is None else {"cut_prompt": rollout.cut_prompt}
     return {
         "schema": SCHEMA,
         "step": step,
@@ -290,18 +297,47 @@ def to_record(
             **problem,
             "reference": task.reference[:2000],
         },
-        **cut,
+        **shown,
         "completion": sample.text,
-        "tokens": len(sample.token_ids),
+        "tokens": rollout.length,
         "finish_reason": sample.finish_reason,
         "policy_version": sample.version,
         **own,
+        **({"turns": _turns(rollout.turns, credit), "stop": rollout.stop} if rollout.turns else {}),
         "verdict": plain(rollout.verdict),
         "gold": plain(rollout.gold),
         "reward": _reward(rollout.reward),
         "advantage": advantage,
         "failure": rollout.failure.record() if rollout.failure else None,
     }
+
+
+def _turns(turns: Sequence[Turn], credit: Sequence[float | None]) -> list[dict[str, Any]]:
+    """The turns of an episode, with all their texts within ``MOST_TURNS``."""
+    most = min(MOST_TURN, MOST_TURNS // (2 * len(turns)))
+    found: list[dict[str, Any]] = []
+    for number, turn in enumerate(turns):
+        sample, seen = turn.sample, turn.observation
+        found.append(
+            {
+                "completion": cut(sample.text, most),
+                "tokens": len(sample.token_ids),
+                "finish_reason": sample.finish_reason,
+                "policy_version": sample.version,
+                "context_tokens": len(turn.context_ids),
+                "continued": number > 0 and bool(turns[number - 1].answer_ids),
+                "observation": seen
+                and {
+                    "text": cut(seen.text, most),
+                    "role": seen.role,
+                    "reward": seen.reward,
+                    "state": seen.state and seen.state[:MOST_STATE],
+                    "failed": seen.failed,
+                },
+                **({"advantage": credit[number]} if credit else {}),
+            }
+        )
+    return found
 
 
 def plain(value: "DataclassInstance | None") -> dict[str, Any] | None:

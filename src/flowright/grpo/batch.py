@@ -30,6 +30,9 @@ Logprobs = Sequence[float]
 Place = tuple[int, int]
 """An episode's task and its attempt, both by number in the batch."""
 
+TurnPlace = tuple[int, int, int]
+"""An episode's :data:`Place`, and the number of one of its turns."""
+
 T = TypeVar("T")
 
 

@@ -16,9 +16,9 @@ from flowright.config.grpo import GrpoSection
 from flowright.grpo import SCHEDULES
 from flowright.grpo.batch import (
     Group,
-    Place,
     Requested,
     Trained,
+    TurnPlace,
     chunk_scores,
     flattened,
     measured,
@@ -76,12 +76,15 @@ class Minibatch:
         """True for each sample whose group has no signal."""
         return [not group.has_signal for group in self.groups for _ in group.samples]
 
-    def by_place(self) -> dict[Place, list[float]]:
-        """Return the log-probs found for episodes that have a place in a batch."""
-        found: dict[Place, list[float]] = {}
-        for number, logprobs_T in sorted((self.found or {}).items()):
-            if (place := self.samples[number].place) is not None:
-                found.setdefault(place, []).extend(logprobs_T.tolist())
+    def by_place(self) -> dict[TurnPlace, list[float]]:
+        """Return the log-probs found for the turns of episodes that have a place in a batch."""
+        found: dict[TurnPlace, list[float]] = {}
+        for number, logprobs_T in (self.found or {}).items():
+            sample = self.samples[number]
+            if sample.place is not None:
+                parts = logprobs_T.split([credit.tokens for credit in sample.turns])
+                for credit, part_T in zip(sample.turns, parts, strict=True):
+                    found[*sample.place, credit.turn] = part_T.tolist()
         return found
 
 
@@ -127,7 +130,7 @@ class Learner:
         step: int,
         longest: int,
         requested: Requested | None = None,
-        found: dict[Place, list[float]] | None = None,
+        found: dict[TurnPlace, list[float]] | None = None,
     ) -> dict[str, float]:
         """Train on the groups of one step, all ranks' groups on every rank; return its metrics.
 

@@ -32,8 +32,8 @@ from flowright.grpo.batch import (
     Batch,
     Group,
     Logprobs,
-    Place,
     Requested,
+    TurnPlace,
     by_episode,
     penalised,
     requested,
@@ -121,7 +121,7 @@ class StepBatch:
     rollouts: Sequence[Rollout] = ()
     records: Sequence[dict[str, Any]] = ()
     texts: Mapping[str, str] = field(default_factory=dict)
-    logprobs: dict[Place, list[float]] | None = None
+    logprobs: dict[TurnPlace, list[float]] | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -231,7 +231,9 @@ class Pipeline(BatchSource):
             partial(self._metrics, batch, advantages_P, groups, step),
             requested(batch, groups, grpo.prompts_per_step, rewarded),
             batch.rollouts,
-            rollout_records(environment, batch, advantages_P, step, self._texts),
+            rollout_records(
+                environment, batch, advantages_P, step, self._texts, grpo.turns.mask_failed
+            ),
             sample_texts(environment, batch.rollouts),
             None if self._texts is None else {},
             self._seconds,

@@ -16,10 +16,10 @@ from flowright.environments.base import Environment
 from flowright.environments.episode import STOPS, Episode
 from flowright.environments.rollout import Rollout, to_record
 from flowright.grpo.advantages import GroupAdvantages
-from flowright.grpo.batch import Batch, Group, Place, Trained, flattened
+from flowright.grpo.batch import Batch, Group, Trained, TurnPlace, flattened
 from flowright.grpo.objectives import Terms
 from flowright.grpo.problems import ShownPrompt, is_scaffolded
-from flowright.policy.sampling import Sample, TokenTexts
+from flowright.policy.sampling import TokenTexts
 
 TOKENS = "token_logprobs"
 DIGITS = 4
@@ -37,24 +37,37 @@ def rollout_records(
     advantages_P: Sequence[GroupAdvantages],
     step: int,
     texts: TokenTexts | None,
+    mask_failed: bool = False,
 ) -> list[dict[str, Any]]:
-    """Return a step's rollouts as they are kept; with their tokens where there are ``texts``."""
+    """Return a step's rollouts as they are kept; with their tokens where there are ``texts``.
+    ``mask_failed``: turns that could not be parsed are not trained on."""
     return [
         to_record(
             rollout,
             {
                 **environment.record(rollout),
                 **_scaffold_record(batch.shown_P_G[p][g]),
-                **token_record(rollout.sample, texts),
+                **token_record(rollout, texts),
             },
             step,
             p,
             g,
             advantages_P[p].values[g],
+            _credit(rollout, advantages_P[p].of(g), mask_failed),
         )
         for p, group in enumerate(batch.rollouts_P_G)
         for g, rollout in enumerate(group)
     ]
+
+
+def _credit(
+    rollout: Rollout, advantage: float | Sequence[float], mask_failed: bool
+) -> Sequence[float | None]:
+    """Return the advantages of an attempt's turns; empty where all have the attempt's."""
+    masked = [mask_failed and turn.is_failed for turn in rollout.turns]
+    if not isinstance(advantage, Sequence):
+        advantage = [advantage] * len(masked) if any(masked) else ()
+    return [None if left_out else value for value, left_out in zip(advantage, masked, strict=False)]
 
 
 def _scaffold_record(shown: ShownPrompt | None) -> dict[str, Any]:
@@ -65,29 +78,40 @@ def _scaffold_record(shown: ShownPrompt | None) -> dict[str, Any]:
     return {"scaffold": {"text": text, "prompt_tokens": tokens, "left_out": shown.left_out}}
 
 
-def token_record(sample: Sample, texts: TokenTexts | None) -> dict[str, Any]:
-    """Return the field of ``run.keep_logprobs``, still without the learner's log-probabilities;
-    nothing where there are no ``texts``. Ratios are left to the reader."""
+def token_record(rollout: Rollout, texts: TokenTexts | None) -> dict[str, Any]:
+    """Return the field of ``run.keep_logprobs``, the sampled tokens of all turns, still without the
+    learner's log-probabilities; nothing where there are no ``texts``. Ratios are left to the
+    reader."""
     if texts is None:
         return {}
+    samples = [turn.sample for turn in rollout.turns] or [rollout.sample]
+    turns = {"turns": [len(s.token_ids) for s in samples]} if rollout.turns else {}
+    split = [texts.of(sample.token_ids, sample.text) for sample in samples]
+    known = [some for some in split if some is not None]
     return {
         TOKENS: {
-            "ids": list(sample.token_ids),
-            "texts": texts.of(sample.token_ids, sample.text),
-            "sampler": rounded(sample.logprobs),
+            "ids": [*chain.from_iterable(sample.token_ids for sample in samples)],
+            "texts": [*chain.from_iterable(known)] if len(known) == len(split) else None,
+            "sampler": rounded([*chain.from_iterable(sample.logprobs for sample in samples)]),
             "learner": None,
+            **turns,
         }
     }
 
 
 def add_learner_logprobs(
-    records: Sequence[dict[str, Any]], logprobs: Mapping[Place, Sequence[float]]
+    records: Sequence[dict[str, Any]], logprobs: Mapping[TurnPlace, Sequence[float]]
 ) -> None:
     """Add the learner's log-probabilities before the update, by place; None where a sample took no
-    part in it."""
+    part in it, and for each token of a turn that took none."""
     for record in records:
-        found = logprobs.get((record["group"], record["index"]))
-        record[TOKENS]["learner"] = None if found is None else rounded(found)
+        kept, place = record[TOKENS], (record["group"], record["index"])
+        lengths = kept.get("turns", [len(kept["ids"])])
+        found = [logprobs.get((*place, turn)) for turn in range(len(lengths))]
+        parts = zip(found, lengths, strict=True)
+        values = [[None] * n if part is None else rounded(part) for part, n in parts]
+        is_known = any(part is not None for part in found)
+        kept["learner"] = [*chain.from_iterable(values)] if is_known else None
 
 
 def rounded(logprobs_T: Sequence[float]) -> list[float | None]:

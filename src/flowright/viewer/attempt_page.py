@@ -47,7 +47,9 @@ from flowright.viewer.rollout_records import (
 )
 from flowright.viewer.run_list import ViewedRun
 from flowright.viewer.selection import Filter
+from flowright.viewer.turns import by_turn, turn_facts, turns_html
 
+SEEN = "Each turn saw the prompt and the turns above it."
 SAMPLE = (
     ("baseline", "Baseline"),
     ("tokens", "Tokens sampled"),
@@ -75,7 +77,7 @@ def attempt_body(
     asked: list[Block] = [*problem_blocks(record)]
     if task.get("reference"):
         asked.append(Text("Reference", str(task["reference"]), short=True))
-    sample = [
+    sample = turn_facts(record) + [
         Fact(name, f"{value:+.3f}" if isinstance(value, float) else str(value))
         for key, name in SAMPLE
         if (value := record.get(key)) is not None
@@ -87,10 +89,12 @@ def attempt_body(
         blocks_html(rest, WHOLE),
         _section("Sample", blocks_html(sample, WHOLE)),
     ]
+    turns = turns_html(record, WHOLE)
     return el(
         "div",
         _head(attempt, record, links, chosen, beside),
         el("div", el("div", left), el("div", right), class_="columns"),
+        _section("Turns", el("p", SEEN, class_="lead"), turns) if turns else None,
         blocks_html(traces, WHOLE),
         tokens_section(record, object_of(snapshot.config, "grpo")),
         _again(run, attempt) if traces and not links.exported else None,
@@ -278,12 +282,20 @@ def tokens_section(record: Record, grpo: Record) -> Html | None:
     scaffolded = bool(object_of(record, "scaffold").get("text"))
     left = len(tokens) - MOST
     more = f"{left:,} more tokens are not shown; the record has them." if left > 0 else None
+    parts = by_turn(object_of(record, TOKENS).get("turns"), tokens)
+    shown: list[Child] = []
+    for turn, part in enumerate(parts, start=1):
+        if part and part[0].number <= MOST:
+            title = f"Turn {turn}: {len(part):,} tokens, mean log-probability {_means(part)}"
+            spans = [_span(token, by_ratio) for token in part if token.number <= MOST]
+            shown += [el("p", title, class_="who")] if len(parts) > 1 else []
+            shown.append(el("pre", spans, class_="tokens", tabindex=0))
     return el(
         "section",
         el("h3", "Tokens"),
         blocks_html(_token_facts(tokens, Bounds.of(grpo), scaffolded), WHOLE),
         _legend(by_ratio),
-        el("pre", [_span(token, by_ratio) for token in tokens[:MOST]], class_="tokens", tabindex=0),
+        shown,
         el("p", more, class_="soft") if more else None,
         _tokens_table(tokens, by_ratio),
     )
@@ -317,7 +329,8 @@ def _figure(value: object) -> float | None:
     return float(value) if is_number(value) and -_FINITE <= value <= _FINITE else None
 
 
-def _token_facts(tokens: Sequence[Token], bounds: Bounds | None, scaffolded: bool) -> list[Fact]:
+def _means(tokens: Sequence[Token]) -> str:
+    tokens = [token for token in tokens if token.ratio is not None] or tokens
     means = [
         f"{who} {fmean(known):.4f}"
         for who, values in (
@@ -326,9 +339,13 @@ def _token_facts(tokens: Sequence[Token], bounds: Bounds | None, scaffolded: boo
         )
         if (known := [value for value in values if value is not None])
     ]
+    return ", ".join(means) or NOTHING
+
+
+def _token_facts(tokens: Sequence[Token], bounds: Bounds | None, scaffolded: bool) -> list[Fact]:
     found = [
         Fact("Tokens", f"{len(tokens):,}"),
-        Fact("Mean log-probability", ", ".join(means) or NOTHING),
+        Fact("Mean log-probability", _means(tokens)),
     ]
     known = [(token.ratio, token) for token in tokens if token.ratio is not None]
     if not known:

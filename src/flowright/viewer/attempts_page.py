@@ -20,7 +20,7 @@ from flowright.viewer.layout import (
 )
 from flowright.viewer.rendering.charts import chart_html
 from flowright.viewer.rendering.markup import Child, Html, el, join
-from flowright.viewer.rendering.record_blocks import WHOLE, blocks_html, code_block
+from flowright.viewer.rendering.record_blocks import REPORT, WHOLE, blocks_html, code_block
 from flowright.viewer.rendering.report import table_html
 from flowright.viewer.rollout_records import (
     NONE,
@@ -33,6 +33,7 @@ from flowright.viewer.rollout_records import (
 )
 from flowright.viewer.search import AttemptSearch, facet_counts
 from flowright.viewer.selection import MEASURES, PLACES, SORTS, Filter
+from flowright.viewer.turns import turns_html
 
 LABELS = {
     "source": "dataset",
@@ -42,6 +43,7 @@ LABELS = {
     "against": "judge, gold",
     "q": "search",
     "blame": "fault",
+    "stop": "ended by",
 }
 WORDS = {
     "against": {
@@ -52,14 +54,14 @@ WORDS = {
     "blame": {"policy": "the policy's", "infrastructure": "ours"},
 }
 EXAMPLES = {"step": "12 or 10..20", "reward": "0.2..0.8 or >0.5", "seconds": ">30"}
-PROBLEM = "Problem"
+PROBLEM, TURNS = "Problem", "Turns"
 EXPORTS = (("JSONL", "jsonl"), ("Parquet", "parquet"), ("Inspect log", "inspect.json"))
 _HEADS = (
     *(("Attempt", "step", True), ("Outcome", None, True), ("Judge", None, False)),
     *(("Gold", None, False), ("Reward", "reward", False), ("Adv.", "advantage", False)),
     *((PROBLEM, None, True), ("Answer or failure", None, True), ("Operators", None, True)),
-    *(("Calls", "calls", False), ("LLM", "llm_tokens", False), ("Tokens", "tokens", False)),
-    ("Time", "seconds", False),
+    *(("Calls", "calls", False), ("LLM", "llm_tokens", False), (TURNS, "turns", False)),
+    *(("Tokens", "tokens", False), ("Time", "seconds", False)),
 )
 """Titles of columns, the filters that sort by them, and whether they are text."""
 
@@ -107,11 +109,13 @@ def attempts_table(
     of_one_problem: bool = False,
 ) -> Html | None:
     """One attempt a row, linked to its page with the selection. Attempts ``of_one_problem`` do not
-    name it, and cannot be sorted."""
+    name it, and cannot be sorted. Turns are shown where there are some."""
+    left_out = {PROBLEM} if of_one_problem else set[str]()
+    left_out |= set() if any(attempt.turns for attempt in attempts) else {TURNS}
     columns = [
         _column(name, None if of_one_problem else sort, text, chosen, links)
         for name, sort, text in _HEADS
-        if not (of_one_problem and name == PROBLEM)
+        if name not in left_out
     ]
     rows: list[list[ReportCell | str]] = []
     for attempt in attempts:
@@ -136,6 +140,7 @@ def attempts_table(
                 ReportCell(el("span", operators, class_="two"), style="narrow-cell"),
                 whole(attempt.calls),
                 format_value(attempt.llm_tokens, amount),
+                *([] if TURNS in left_out else [whole(attempt.turns)]),
                 whole(attempt.tokens),
                 format_value(attempt.seconds, duration),
             ]
@@ -184,16 +189,18 @@ def _form(found: AttemptSearch, chosen: Filter, links: Links) -> Html:
     search = el("input", type="search", name="q", value=values.get("q", ""), maxlength=500,
                 placeholder='words, "a phrase", -not, begin*')  # fmt: skip
     places = [("", "anywhere"), *((place, place) for place in PLACES)]
+    facets = facet_counts(found)
+    has_turns = "stop" in facets or "turns" in values
     fields: list[Child] = [
         el("label", "Search", search, class_="wide-field"),
         _select("in", places, values),
         _input("step", values),
         *(
             _select(name, _options(name, counts), values)
-            for name, counts in facet_counts(found).items()
+            for name, counts in facets.items()
             if counts or name in values
         ),
-        *(_input(name, values) for name in MEASURES),
+        *(_input(name, values) for name in MEASURES if name != "turns" or has_turns),
     ]
     kept = {"task": values.get("task", ""), "dir": "" if chosen.descending else "asc"}
     kept["sort"] = "" if chosen.sort == SORTS[0] else chosen.sort
@@ -309,6 +316,7 @@ def _card(attempt: Attempt, record: Record, links: Links) -> Html:
         "article",
         el("h3", link(links.attempt(attempt), attempt.place), " ", chip),
         el("p", reward_arithmetic(record), class_="who"),
+        turns_html(record, REPORT),
         code_block(source_of(record), bad_line, operators),
         class_="card",
     )

@@ -74,10 +74,10 @@ def load_selection(run: ViewedRun, chosen: Filter) -> list[tuple[Attempt, Record
 
 _TEXTS = (
     *("kind", "source", "task", "problem", "reference", "completion", "workflow", "answer"),
-    *("outcome", "failure", "blame", "judge", "gold", "repairs", "operators", "judge_reason"),
-    "record",
+    *("outcome", "failure", "blame", "judge", "gold", "repairs", "stop", "operators"),
+    *("judge_reason", "record"),
 )
-_WHOLE = ("step", "group", "index", "tokens", "llm_tokens", "calls")
+_WHOLE = ("step", "group", "index", "turns", "tokens", "llm_tokens", "calls")
 _REAL = ("reward", "advantage", "seconds")
 
 
@@ -106,9 +106,10 @@ STOPS = frozenset({"stop", "max_tokens", "content_filter", "model_length", "tool
 
 def inspect_log(run: ViewedRun, chosen: Filter) -> bytes:
     """A log of version 2 of its JSON form. An attempt is a sample: its messages are the problem,
-    what the policy wrote, and every question to the large model with its reply; its scores are the
-    reward, the judge's verdict and gold. An unscored attempt has no score there, rather than a 0
-    (law 1). Raises UserError for a selection that is too large to be held."""
+    what the policy wrote with the answers to its turns, and every question to the large model with
+    its reply; its scores are the reward, the judge's verdict and gold. An unscored attempt has no
+    score there, rather than a 0 (law 1). Raises UserError for a selection that is too large to be
+    held."""
     snapshot = run.snapshot()
     samples = [
         _sample(attempt, record, snapshot) for attempt, record in load_selection(run, chosen)
@@ -178,6 +179,11 @@ def _sample(attempt: Attempt, record: Record, snapshot: Snapshot) -> dict[str, A
 
 def _messages(record: Record, written: str, snapshot: Snapshot) -> Iterator[dict[str, Any]]:
     yield {"role": "user", "content": str(object_of(record, "task").get("problem") or "")}
+    for turn in objects_in(record.get("turns"))[:-1]:
+        text, answer = str(turn.get("completion") or ""), object_of(turn, "observation")
+        role = answer["role"] if answer.get("role") in ("system", "tool") else "user"
+        yield {"role": "assistant", "content": text, "model": _policy(snapshot)}
+        yield {"role": role, "content": str(answer.get("text") or "")}
     yield {"role": "assistant", "content": written, "model": _policy(snapshot)}
     model = str(snapshot.state.get("executor") or "executor")
     for call in all_calls(object_of(record, "execution").get("trace")):

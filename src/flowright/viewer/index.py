@@ -27,15 +27,15 @@ from flowright.viewer.rollout_records import (
 )
 
 NAME = "viewer.sqlite"
-VERSION = 7
+VERSION = 8
 """Version of the tables; an index of another version is made anew."""
 MOST_LINES = 1 << STEP_BITS
 """Rollouts of one step that ids have room for."""
 CACHE_KIB = 65_536
 LONGEST = 1 << 16  # characters of one column of one attempt that are searched
 STORED = (
-    *("id", "start", "size", "group", "index", "reward", "advantage", "tokens", "llm_tokens"),
-    *("calls", "seconds", "program"),
+    *("id", "start", "size", "group", "index", "reward", "advantage", "turns", "tokens"),
+    *("llm_tokens", "calls", "seconds", "program"),
 )
 """Properties of an attempt that the table of attempts holds itself."""
 

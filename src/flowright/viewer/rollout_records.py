@@ -88,7 +88,7 @@ TITLE, NOTE = 160, 120
 
 ALIKE = (
     *("kind", "source", "outcome", "failure", "blame", "judge", "status", "verdict", "gold"),
-    *("repairs", "baseline"),
+    *("repairs", "baseline", "stop"),
 )
 """Properties of an attempt that have few values."""
 
@@ -99,8 +99,8 @@ class Attempt:
     ``size`` of its record in the step's file. ``outcome`` is right, wrong, scored (a matter of
     degree), failed (the policy's fault) or unscored (ours); ``judge`` and ``gold`` are right, wrong
     or "-"; ``repairs`` and ``operators`` are names with commas; ``baseline``: the name of the one
-    that wrote it. ``program`` is a hash of what the policy wrote; ``note`` is the outcome in a
-    line."""
+    that wrote it; ``turns`` and ``stop``: of attempts that may have several. ``program`` is a hash
+    of what the policy wrote; ``note`` is the outcome in a line."""
 
     id: int
     start: int
@@ -121,9 +121,11 @@ class Attempt:
     gold: str
     repairs: str
     baseline: str
+    stop: str
     operators: str
     reward: float | None
     advantage: float | None
+    turns: int | None
     tokens: int | None
     llm_tokens: int | None
     calls: int | None
@@ -178,9 +180,11 @@ def attempt_of(record: Record, id: int = 0, start: int = 0, size: int = 0) -> At
         gold=_opinion(gold.get("correct")),
         repairs=_name(",".join(map(str, repairs)) if isinstance(repairs, list) else None),
         baseline=_name(record.get("baseline")),
+        stop=_name(record.get("stop")),
         operators=",".join(sorted(operators)) or NONE,
         reward=reward,
         advantage=known_number(record.get("advantage")),
+        turns=len(objects_in(record.get("turns"))) or None,
         tokens=_whole(record.get("tokens")),
         llm_tokens=sum(_whole(n) or 0 for n in spent) if usage else None,
         calls=_whole(usage.get("calls")),
@@ -209,7 +213,7 @@ _KNOWN = frozenset(
     (
         *("schema", "step", "group", "index", "key", "task", "cut_prompt", "completion", "tokens"),
         *(TOKENS, "finish_reason", "policy_version", "workflow", "execution", "verdict", "gold"),
-        *("reward", "advantage", "failure", "baseline"),
+        *("reward", "advantage", "failure", "baseline", "turns", "stop"),
     )
 )
 """Fields of a record that are indexed elsewhere; the texts of all others are searched."""
@@ -217,7 +221,8 @@ _KNOWN = frozenset(
 
 def searched_texts(record: Record) -> list[str]:
     """Collect the searched texts: the problem with its name, what the policy wrote, prompts,
-    replies, reasons. The problem is left out of prompts: it has a column of its own."""
+    replies and answers to turns, reasons. The problem is left out of prompts: it has a column of
+    its own."""
     prompts: list[str] = []
     replies: list[str] = []
     execution, verdict, task = (object_of(record, key) for key in ("execution", "verdict", "task"))
@@ -232,11 +237,14 @@ def searched_texts(record: Record) -> list[str]:
     for name, key in (("failure", "message"), ("gold", "detail")):
         reasons.append(str(object_of(record, name).get(key) or ""))
     replies += [str(execution[key]) for key in ("answer", "printed") if execution.get(key)]
+    turns = objects_in(record.get("turns"))
+    replies += [str(object_of(turn, "observation").get("text") or "") for turn in turns]
+    written = [*(turn.get("completion") for turn in turns[:-1]), record.get("completion")]
     reasons += _strings({key: value for key, value in record.items() if key not in _KNOWN})
     prompt = "\n".join(prompts)
     return [
         f"{task_name(task)}\n{problem}",
-        str(record.get("completion") or ""),
+        "\n".join(str(text or "") for text in written),
         prompt.replace(problem, " ") if problem else prompt,
         "\n".join(replies),
         "\n".join(reasons),

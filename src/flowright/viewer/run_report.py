@@ -25,6 +25,7 @@ from flowright.viewer.rendering.record_blocks import REPORT, blocks_html
 from flowright.viewer.rendering.report import section_html, tiles_html
 from flowright.viewer.rollout_records import problem_blocks, record_facts, reward_of
 from flowright.viewer.snapshot import Snapshot, load_rollouts, take_snapshot
+from flowright.viewer.turns import turn_facts, turns_html
 
 CHIP = {"running": "note", "finished": "good", "paused": "warn", "interrupted": "warn"}
 
@@ -217,6 +218,7 @@ def run_sections(
         trust.failure_section(snapshot, failed, at_outcome) if snapshot.training_rows else None,
         trust.judge_audit(snapshot),
         *own,
+        sections.turns(snapshot),
         sections.learner(snapshot),
         sections.cost(snapshot),
         sections.plan(snapshot),
@@ -342,8 +344,13 @@ def _problem(record: Record) -> Html | None:
 
 
 def _attempt(title: str, record: Record, display: Display) -> Html:
-    blocks = [*record_facts(record), *blocks_of(display, record)]
-    return el("section", el("h4", title, " ", _reward_chip(record)), blocks_html(blocks, REPORT))
+    return el(
+        "section",
+        el("h4", title, " ", _reward_chip(record)),
+        blocks_html([*record_facts(record), *turn_facts(record)], REPORT),
+        turns_html(record, REPORT),
+        blocks_html(blocks_of(display, record), REPORT),
+    )
 
 
 def _reward_chip(record: Record) -> Html:

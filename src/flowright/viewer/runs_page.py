@@ -51,6 +51,7 @@ from flowright.viewer.snapshot import (
     AGREEMENT,
     CUT,
     RECENT,
+    SAMPLED,
     Snapshot,
     held_out,
     last,
@@ -222,6 +223,7 @@ def _alarms(snapshot: Snapshot, links: Links) -> Html | None:
         ("rollout/unscored", "{} unscored", "outcome=unscored"),
         ("rollout/valid_frac", "{} valid", "outcome=failed"),
         (CUT, "{} of the prompts cut", ""),
+        (SAMPLED, "{} of the trained tokens are the sampled ones", ""),
     ):
         if (mean := snapshot.out_of_range(metric)) is not None:
             found.append((text.format(percent(mean)), query))

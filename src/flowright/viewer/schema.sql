@@ -9,8 +9,9 @@ CREATE TABLE IF NOT EXISTS files (
 CREATE TABLE IF NOT EXISTS combinations (
   id INTEGER PRIMARY KEY, attempts INTEGER NOT NULL DEFAULT 0,
   kind TEXT, source TEXT, outcome TEXT, failure TEXT, blame TEXT, judge TEXT, status TEXT,
-  verdict TEXT, gold TEXT, repairs TEXT, baseline TEXT,
-  UNIQUE (kind, source, outcome, failure, blame, judge, status, verdict, gold, repairs, baseline)
+  verdict TEXT, gold TEXT, repairs TEXT, baseline TEXT, stop TEXT,
+  UNIQUE (kind, source, outcome, failure, blame, judge, status, verdict, gold, repairs, baseline,
+    stop)
 );
 CREATE TABLE IF NOT EXISTS operators (
   id INTEGER PRIMARY KEY, attempts INTEGER NOT NULL DEFAULT 0, operators TEXT UNIQUE
@@ -18,8 +19,8 @@ CREATE TABLE IF NOT EXISTS operators (
 CREATE TABLE IF NOT EXISTS tasks (id INTEGER PRIMARY KEY, task TEXT UNIQUE, title TEXT);
 CREATE TABLE IF NOT EXISTS attempts (
   id INTEGER PRIMARY KEY, start INTEGER, size INTEGER, "group" INTEGER, "index" INTEGER,
-  reward REAL, advantage REAL, tokens INTEGER, llm_tokens INTEGER, calls INTEGER, seconds REAL,
-  program INTEGER, task_id INTEGER, combination_id INTEGER, operators_id INTEGER
+  reward REAL, advantage REAL, turns INTEGER, tokens INTEGER, llm_tokens INTEGER, calls INTEGER,
+  seconds REAL, program INTEGER, task_id INTEGER, combination_id INTEGER, operators_id INTEGER
 );
 CREATE INDEX IF NOT EXISTS attempts_task ON attempts (task_id);
 CREATE INDEX IF NOT EXISTS attempts_combination ON attempts (combination_id);

@@ -20,6 +20,7 @@ from flowright.core.formatting import (
     duration,
     is_number,
     object_of,
+    objects_in,
     percent,
     points,
 )
@@ -39,7 +40,7 @@ from flowright.viewer.rendering.terminal import (
     wrapped,
 )
 from flowright.viewer.rollout_records import reward_of
-from flowright.viewer.sections import LEARNER
+from flowright.viewer.sections import LEARNER, TURNS
 from flowright.viewer.snapshot import (
     AGREEMENT,
     CUT,
@@ -153,11 +154,19 @@ class Panels:
         return rows
 
     def policy(self) -> list[Text]:
-        """The learner's charts that have a label, and the environment's."""
-        own = [(c.label, c.curves[0][2], c.value) for c in LEARNER]
+        """The learner's charts that have a label, the environment's, and shares by turn."""
+        own = [(c.label, c.curves[0][2], c.value) for c in (*TURNS, *LEARNER)]
         own += [(c.label, c.metric, "{:,.0f}".format) for c in self.snapshot.display.curves]
         shown = [(label, metric, form) for label, metric, form in own if label]
-        return [row for each in shown for row in self._row(*each)]
+        rows = [row for each in shown for row in self._row(*each)]
+        by_turn = [("ended by", "turns/stop/", percent)]
+        by_turn += [("gap, nats", "policy/logprob_gap/", "{:.1e}".format)]
+        for label, prefix, form in by_turn if self.snapshot.series("turns/mean") else ():
+            names = self.snapshot.names(prefix)
+            known = [(n.removeprefix(prefix), self.snapshot.latest(n)) for n in names]
+            text = "  ".join(f"{name} {form(value)}" for name, value in known if value)
+            rows.append(shortened(f"{label:<{LABEL}}{text}", self.width, "dim"))
+        return rows
 
     def times(self) -> list[Text]:
         """Seconds of each stage, mean of the recent steps, and the GPU's memory where there is
@@ -322,6 +331,9 @@ def _outcome(rollout: Record) -> str:
     parts.append("unscored" if reward is None else f"reward {reward:.2f}")
     if failure.get("reason"):
         parts.append(f"failed: {failure['reason']}")
+    if turns := objects_in(rollout.get("turns")):
+        count = "1 turn" if len(turns) == 1 else f"{len(turns)} turns"
+        parts.append(f"{count} ({rollout.get('stop')})")
     for who, key in (("judge", "verdict"), ("gold", "gold")):
         opinion = object_of(rollout, key).get("correct")
         if opinion is not None:

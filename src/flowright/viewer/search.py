@@ -296,11 +296,12 @@ def facet_counts(found: AttemptSearch) -> dict[str, dict[str, int]]:
         repairs.update(dict.fromkeys(each, count))
     for names, count in found.rows("SELECT operators, attempts FROM operators WHERE attempts > 0"):
         operators.update(dict.fromkeys(names.split(","), count))
+    totals["stop"].pop(NONE, None)  # of attempts that cannot have several turns
     totals |= {"against": against, "repair": repairs, "operator": operators}
     return {
         name: dict(counts.most_common())
         for name, counts in totals.items()
-        if len(counts) > 1 or (name in ("against", "repair") and counts)
+        if len(counts) > 1 or (name in ("against", "repair", "stop") and counts)
     }
 
 

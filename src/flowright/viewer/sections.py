@@ -37,6 +37,7 @@ from flowright.runs.alarm import DRIFT
 from flowright.viewer.snapshot import (
     ACCURACY,
     CUT,
+    SAMPLED,
     HeldOut,
     Snapshot,
     all_held_out,
@@ -48,6 +49,7 @@ from flowright.viewer.snapshot import (
     some_steps,
     trend,
 )
+from flowright.viewer.turns import STOPS
 
 COLOURS = ("c1", "c2", "c3", "c4", "c5", "c6")
 Address = Callable[[int], str | None]
@@ -114,6 +116,32 @@ LEARNER = (
         form=plain,
     ),
 )
+TURNS = (
+    single("Turns of an attempt, mean", "turns/mean", "turns", "{:.2f}".format),
+    Chart(
+        "Ends of attempts, share",
+        [
+            (stop.replace("_", " "), colour, f"turns/stop/{stop}")
+            for stop, colour in zip(STOPS, COLOURS, strict=False)
+        ],
+        high=1.0,
+        zeros=False,
+    ),
+    single("Turns that could not be parsed, share", "turns/unparsed"),
+    single(
+        "Tokens of an answer, mean", "tokens/observation_mean", "answers", "{:,.0f} tokens".format
+    ),
+    single("Trained tokens that are the sampled ones, share", SAMPLED, "as sampled", percent),
+    Chart(
+        f"Gap between sampler and learner, nats per token, turns 1 to {len(COLOURS)}",
+        [
+            (f"turn {turn}", colour, f"policy/logprob_gap/turn_{turn}")
+            for turn, colour in enumerate(COLOURS, start=1)
+        ],
+        form=plain,
+    ),
+)
+"""Curves of attempts of several turns."""
 FIXED_DATA = (
     Chart(
         "Loss",
@@ -327,6 +355,13 @@ def _means(snapshot: Snapshot, name: str, prefix: str) -> list[Point]:
 def learner(snapshot: Snapshot) -> ReportSection | None:
     """The learner's metrics of its own updates."""
     return some(ReportSection("learner", "Learner", [chart.of(snapshot) for chart in LEARNER]))
+
+
+def turns(snapshot: Snapshot) -> ReportSection | None:
+    """Turns, ends and answers of attempts; None for runs whose attempts have a single turn."""
+    if not snapshot.series("turns/mean"):
+        return None
+    return some(ReportSection("turns", "Turns", [chart.of(snapshot) for chart in TURNS]))
 
 
 def cost(snapshot: Snapshot) -> ReportSection | None:

@@ -13,9 +13,9 @@ from flowright.core.plugins import suggest
 from flowright.viewer.index import first_id
 from flowright.viewer.rollout_records import MOST_STEPS, escape_surrogates
 
-NAMED = ("kind", "source", "outcome", "failure", "blame", "verdict", "status", "baseline")
+NAMED = ("kind", "source", "outcome", "failure", "blame", "verdict", "status", "stop", "baseline")
 """Filters that are a field of the combinations."""
-MEASURES = ("reward", "advantage", "tokens", "llm_tokens", "calls", "seconds")
+MEASURES = ("reward", "advantage", "turns", "tokens", "llm_tokens", "calls", "seconds")
 """Filters that are a range of a number, and what attempts can be sorted by beside their step."""
 AGAINST = {
     "agree": (("right", "right"), ("wrong", "wrong")),

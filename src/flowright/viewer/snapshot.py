@@ -48,12 +48,14 @@ from flowright.runs.totals import seconds_by_phase
 _OURS = frozenset(r.value for r in Reason if r.blame is Blame.INFRASTRUCTURE)
 FAILED = "rollout/failed/"
 CUT = "prompt/truncated"
+SAMPLED = "tokens/trained_as_sampled"
 AGREEMENT = "judge/agreement_with_gold"
 LIMITS: Mapping[str, tuple[float, float]] = {
     AGREEMENT: (0.8, math.inf),
     "rollout/valid_frac": (0.9, math.inf),
     "rollout/unscored": (-math.inf, 0.01),
     CUT: (-math.inf, 0.0),
+    SAMPLED: (1.0, math.inf),
 }
 """The lowest and the highest value that need no remark; ``judge.min_agreement`` replaces that of
 agreement."""
