@@ -10,10 +10,13 @@ from tiny_policy import random_groups, same, tiny_policy, weights
 from flowright.config.grpo import GrpoSection
 from flowright.core.errors import ConfigError
 from flowright.core.plugins import Table
+from flowright.data.task import Task
+from flowright.environments.episode import Episode, Observation, Turn
 from flowright.environments.registry import load_config
 from flowright.grpo import ADVANTAGES, CORRECTIONS, KL_ESTIMATORS, OBJECTIVES, SCHEDULES
-from flowright.grpo.advantages import group_advantages
+from flowright.grpo.advantages import group_advantages, with_turn_credit
 from flowright.grpo.learner import Learner
+from flowright.policy.sampling import Sample
 
 MORE = """
 def nothing(rewards):
@@ -60,6 +63,20 @@ def test_an_advantage_and_a_schedule_of_ones_own() -> None:
     with pytest.raises(ValueError, match=r"my_rl:nothing gave \[nan, nan\]"):
         group_advantages([[1.0, 0.0]], "my_rl:nothing")
     assert updated(learning_rate=0.5, schedule="my_rl:half")[1]["policy/lr"] == 0.25
+
+
+@pytest.mark.usefixtures("outside")
+def test_an_advantage_of_ones_own_compares_the_states_of_turns() -> None:
+    task, sample = Task("t", "k", "s", "q", ""), Sample((1,), (0.0,), "a", "stop", 0)
+    turns = Turn((1,), sample, Observation("seen", reward=0.0, state="same")), Turn((1,), sample)
+    rewards = [1.0, 0.0, 0.5]
+    episodes = [Episode(task, f"1/t/{n}", turns) for n in range(3)]
+    section = GrpoSection.model_validate(
+        {"advantage_scale": "my_rl:leave_one_out", "turns": {"credit": "gigpo"}}
+    )
+    (found,) = group_advantages([rewards], section.advantage_scale)
+    credited = with_turn_credit(found, rewards, episodes, [0.0] * 3, section)
+    assert credited.turns == tuple((2 * value, 2 * value) for value in (0.75, -0.75, 0.0))
 
 
 @pytest.mark.usefixtures("outside")

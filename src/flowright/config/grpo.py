@@ -211,7 +211,8 @@ class GrpoSection(Section):
     @model_validator(mode="after")
     def _check_turns_compare_in_groups(self) -> "GrpoSection":
         credit, scale = self.turns.credit, self.advantage_scale
-        if credit != "outcome" and scale not in ("group", "none", "rloo"):
+        is_across = scale in ADVANTAGES and scale not in ("group", "none", "rloo")
+        if credit != "outcome" and is_across:
             raise ValueError(
                 f"turns.credit: {credit} compares turns within a group; set advantage_scale: "
                 "group, none or rloo"

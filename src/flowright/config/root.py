@@ -122,8 +122,9 @@ class Config(Section):
     """Seed of every draw."""
     environment: str = "workflow"
     """`workflow`, `canvas` (docs/workflows.md), `judging` (docs/training_judges.md),
-    `instructions` (docs/instructions.md), `presentation` (docs/study.md), or an environment of your
-    own as `package.module:Class` (docs/extending.md)."""
+    `instructions` (docs/instructions.md), `presentation` (docs/study.md), `games`
+    (docs/learner.md), or an environment of your own as `package.module:Class`
+    (docs/extending.md)."""
     strategy_model: Name = TINY
     """Policy: a Hugging Face id or folder, `tiny` (embedded), or `smollm2-135m` (pretrained, needs
     no hub)."""

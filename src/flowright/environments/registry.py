@@ -28,6 +28,7 @@ ENVIRONMENTS = Table(
         "judging": f"{_ROOM}.judging.environment:JudgingEnvironment",
         "instructions": f"{_ROOM}.instructions.environment:InstructionsEnvironment",
         "presentation": f"{_ROOM}.presentation.environment:PresentationEnvironment",
+        "games": f"{_ROOM}.games.environment:GamesEnvironment",
     },
 )
 """Environment classes. Beside ``environment.py`` a package has ``config.py`` with ``SECTION``, the

@@ -117,9 +117,10 @@ def with_turn_credit(
     ``discounted``: returns of the t-th turns are compared by ``advantage_scale``; penalties count
     for all turns alike. ``gigpo`` (arXiv 2505.10978, equations 6 to 8): the attempt's advantage
     plus ``step_weight`` times the return's lead over the turns of the group that began in the same
-    state, divided by their deviation with ``advantage_scale: group``, else not. First turns of a
-    form share a state. A turn that is alone in its comparison has 0 from it. Unscored attempts have
-    0. Without any difference, or a second turn, ``found`` is returned as it is.
+    state, divided by their deviation with ``advantage_scale: group``, else not; a function of one's
+    own compares them itself. First turns of a form share a state. A turn that is alone in its
+    comparison has 0 from it. Unscored attempts have 0. Without any difference, or a second turn,
+    ``found`` is returned as it is.
     """
     turns, scale = section.turns, section.advantage_scale
     returns = [
@@ -131,7 +132,8 @@ def with_turn_credit(
         for t in range(len(values)):
             state = t if turns.credit == "discounted" else _state(episode, t, g)
             members.setdefault(state, []).append((g, t))
-    spread = advantage_of(scale if turns.credit == "discounted" or scale == "group" else "none")
+    by_scale = turns.credit == "discounted" or scale == "group" or ADVANTAGES.is_path(scale)
+    spread = advantage_of(scale if by_scale else "none")
     compared = [[0.0] * len(episode.turns) for episode in episodes]
     for places in members.values():
         if len(places) > 1:

@@ -1,0 +1,80 @@
+"""Does credit reach the turns? The games of ``config/games.yaml``, seed by seed, with each way to
+credit turns, and the same with credit shuffled among what it compares, which should learn nothing.
+
+Whole runs: the embedded policy, which is cold-started once for each game, before and after, on
+tasks held out. ``chance`` and ``optimum`` are computed from the rules. CPU seconds are those of the
+whole command, loading and both evaluations included, and of the first run of a game its cold start,
+too. Runs that ``--runs`` has already are not run again.
+
+    python benchmarks/turn_credit.py [--arms grid:gigpo grid:outcome number:gigpo:shuffled]
+        [--seeds 3] [--runs DIR] [--set grpo.steps=20 ...]
+"""
+
+import argparse
+import json
+import resource
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from quickstart import trained
+
+from flowright.evaluation.comparison import TRAINED, UNTRAINED
+from flowright.runs.run_files import read_evaluation, read_state
+
+CREDITS = ("outcome", "discounted", "gigpo")
+ARMS = [
+    *(f"grid:{credit}{more}" for credit in CREDITS for more in ("", ":shuffled")),
+    *("number:gigpo", "number:gigpo:shuffled"),
+]
+
+
+def measured(output: Path, arm: str, seed: int, more: Sequence[str]) -> dict[str, Any]:
+    """Return chance, optimum, mean rewards before and after, and the CPU seconds of a run."""
+    name = f"{arm.replace(':', '-')}-{seed}"
+    kept = output / f"{name}.json"
+    if not kept.exists():
+        game, credit, *shuffled = arm.split(":")
+        settings = [f"games.game={game}", f"grpo.turns.credit={credit}", f"seed={seed}", *more]
+        settings += ["grpo.advantage_scale=benchmarks.shuffled:shuffled"] * bool(shuffled)
+        begun = cpu_seconds()
+        run = trained(output, name, "--config", "config/games.yaml", *settings)
+        spent, state = cpu_seconds() - begun, read_state(run)
+        rows = {r["name"]: r for r in (read_evaluation(run) or {})["rows"]}
+        found = {key: state[key] for key in ("chance", "optimum")}
+        for key, row in (("before", UNTRAINED), ("after", TRAINED)):
+            found[key] = rows[row]["kinds"]["all"]["reward"]
+        kept.write_text(json.dumps(found | {"seconds": spent}))
+    return json.loads(kept.read_text())
+
+
+def cpu_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--arms", nargs="+", default=ARMS, help="game:credit, or :shuffled behind")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--runs", type=Path, help="a folder that keeps them")
+    parser.add_argument("--set", nargs="+", default=[], help="settings of all runs")
+    options = parser.parse_args()
+    print("| arm | chance | optimum | before | after | share of the optimum | CPU seconds |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    with tempfile.TemporaryDirectory() as folder:
+        output = (options.runs or Path(folder)).absolute()
+        output.mkdir(parents=True, exist_ok=True)
+        for arm in options.arms:
+            runs = [measured(output, arm, seed, options.set) for seed in range(options.seeds)]
+            cells = [f"{runs[0][key]:.2f}" for key in ("chance", "optimum")]
+            for key, digits in (("before", 2), ("after", 2)):
+                cells.append(", ".join(f"{run[key]:.{digits}f}" for run in runs))
+            cells.append(", ".join(f"{run['after'] / run['optimum']:.2f}" for run in runs))
+            cells.append(", ".join(f"{run['seconds']:.0f}" for run in runs))
+            print(f"| {arm} | {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Small games of several turns with a known optimum, to see whether credit reaches the turns."""
