@@ -20,6 +20,7 @@ from flowright.environments import episode
 from flowright.runs.run_files import read_rollouts, write_rollouts
 from flowright.viewer.rendering.record_blocks import REPORT, WHOLE
 from flowright.viewer.rendering.terminal import UNICODE
+from flowright.viewer.rollout_records import reward_arithmetic
 from flowright.viewer.run_list import RunList
 from flowright.viewer.run_report import write_report
 from flowright.viewer.screen import Panels, Screen
@@ -177,6 +178,13 @@ def test_credit_is_shown_by_turn() -> None:
     assert "reward +0.250, advantage -0.125" in third  # what is left of 0.75
     unscored = turns_html({"turns": turns, "reward": {"value": None}}, WHOLE)
     assert "reward" not in Document("".join(unscored)).text
+
+
+def test_a_reward_is_shown_with_and_without_penalties() -> None:
+    reward = {"value": 0.5, "unpenalised": 0.75, "parts": {"right": 0.75, "kl": -0.25}}
+    shown = reward_arithmetic({"reward": reward, "advantage": 1.0})
+    without = "(0.75 without the penalties of the training)"
+    assert shown == f"right 0.75 - kl 0.25 = 0.50 {without}; advantage +1.00"
 
 
 def test_of_many_turns_the_first_are_shown() -> None:

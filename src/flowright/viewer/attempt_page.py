@@ -84,7 +84,7 @@ def attempt_body(
     ]
     left = blocks_html([*asked, *programs], WHOLE)
     right = [
-        _section("Outcome", blocks_html(record_facts(record), WHOLE), _parts(record)),
+        _section("Outcome", blocks_html(record_facts(record), WHOLE)),
         _replies(verdict),
         blocks_html(rest, WHOLE),
         _section("Sample", blocks_html(sample, WHOLE)),
@@ -143,19 +143,6 @@ def _head(
             class_="bar",
         ),
     )
-
-
-def _parts(record: Record) -> Html | None:
-    """The arithmetic of the reward, part by part."""
-    reward = object_of(record, "reward")
-    parts = object_of(reward, "parts")
-    if not parts:
-        return None
-    rows = [(name, f"{part:+.3f}") for name, part in parts.items() if is_number(part)]
-    rows.append(("reward", format_value(reward.get("value"), "{:+.3f}".format)))
-    extra = format_value(reward.get("unpenalised"), "{:+.3f}".format)
-    without = f"; {extra} without the penalties of the training" if extra != NOTHING else ""
-    return table_html(ReportTable(("", ""), rows, f"Parts of the reward{without}"))
 
 
 def _replies(verdict: Record) -> Html | None:

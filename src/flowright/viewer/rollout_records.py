@@ -394,5 +394,7 @@ def reward_arithmetic(record: Record) -> str:
         terms += [f"{'-' if part < 0 else '+'} {name} {abs(part):.2f}" for name, part in rest]
         adds_up = abs(sum(part for _, part in parts) - value) < 5e-3
         text = f"{' '.join(terms)} = {text}" if adds_up else f"{text} (of {' '.join(terms)})"
+    if is_number(extra := object_of(record, "reward").get("unpenalised")):
+        text += f" ({extra:.2f} without the penalties of the training)"
     advantage = record.get("advantage")
     return text if not is_number(advantage) else f"{text}; advantage {advantage:+.2f}"
