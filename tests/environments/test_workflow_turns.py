@@ -367,7 +367,7 @@ async def test_feedback_is_bounded() -> None:
     long = returning("9" * 15_000)
     found = await played(f"{long}\n# {'x' * 3_000}", f"lines 2-2:\n{long.splitlines()[1]}")
     assert [len(text) < 1_500 for text in found.texts] == [True, False]
-    assert len(found.texts[1]) < 6_000 and "characters cut" in found.texts[1]
+    assert len(found.texts[1]) < 6_000 and "characters left out" in found.texts[1]
 
 
 async def test_a_record_has_every_program_and_what_all_cost() -> None:

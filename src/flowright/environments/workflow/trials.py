@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from flowright.core.errors import Blame, Failure, FailureError, Reason, boundary
 from flowright.core.off_loop import in_thread
+from flowright.core.untrusted import cut
 from flowright.data.task import Problem
 from flowright.environments.episode import Episode, Observation
 from flowright.environments.workflow.config import Feedback, WorkflowConfig
@@ -143,15 +144,15 @@ def feedback_text(
     execution, parts = trial.execution, list[str]()
     if trial.is_edit and trial.source is not None:
         numbered = enumerate(trial.source.split("\n"), start=1)
-        parts.append(_cut("\n".join(f"{n} {line}" for n, line in numbered), MOST_PROGRAM))
-    parts.append(_cut(f"Error: {trial.failure}") if trial.failure else "The program ran.")
+        parts.append(cut("\n".join(f"{n} {line}" for n, line in numbered), MOST_PROGRAM))
+    parts.append(cut(f"Error: {trial.failure}", MOST_TEXT) if trial.failure else "The program ran.")
     if level != "error" and trial.answer is not None:
         parts.append(f"Answer:{_shown(trial.answer)}")
         if tests is not None:
             failed = [r for r in tests.results if not r.passed]
             lines = [f"Public tests: {tests.count} of {len(tests.results)} passed"]
             lines += [f"{test.source.strip()}\n# {test.message.strip()}" for test in failed]
-            parts.append(_cut("\n".join(lines)))
+            parts.append(cut("\n".join(lines), MOST_TEXT))
     if level == "full":
         if execution is not None and execution.trace:
             counts = Counter(call.operator for call in execution.trace)
@@ -164,11 +165,5 @@ def feedback_text(
 
 
 def _shown(answer: str) -> str:
-    answer = _cut(answer)
+    answer = cut(answer, MOST_TEXT)
     return f"\n{fenced(answer)}" if "\n" in answer else f" {answer}"
-
-
-def _cut(text: str, most: int = MOST_TEXT) -> str:
-    if len(text) <= most:
-        return text
-    return f"{text[: most // 2]}\n[... {len(text) - most} characters cut ...]\n{text[-most // 2 :]}"
