@@ -91,7 +91,7 @@ class InstructionGrade:
 class Grader(Protocol):
     """Grades the answers to the tasks of one kind of reward."""
 
-    async def grade(self, task: InstructionTask, completion: Episode) -> InstructionGrade: ...
+    async def grade(self, task: InstructionTask, episode: Episode) -> InstructionGrade: ...
 
 
 class ConstraintGrader:
@@ -100,16 +100,14 @@ class ConstraintGrader:
     def __init__(self, section: InstructionsSection) -> None:
         self._section = section
 
-    async def grade(self, task: InstructionTask, completion: Episode) -> InstructionGrade:
-        return (await self.read(task, completion))[1]
+    async def grade(self, task: InstructionTask, episode: Episode) -> InstructionGrade:
+        return (await self.read(task, episode))[1]
 
-    async def read(
-        self, task: InstructionTask, completion: Episode
-    ) -> tuple[str, InstructionGrade]:
+    async def read(self, task: InstructionTask, episode: Episode) -> tuple[str, InstructionGrade]:
         """Return the completion without its thinking, and its grade."""
         section, row = self._section, task.row
         assert isinstance(row, InstructedPrompt)
-        text = completion.sample.text
+        text = episode.sample.text
 
         def checked() -> tuple[str, tuple[bool, ...]]:
             spoken = spoken_answer(text)
@@ -132,24 +130,24 @@ class ConstraintGrader:
 class TermsGrader:
     """Leaves the whole reward to ``reward.terms``."""
 
-    async def grade(self, task: InstructionTask, completion: Episode) -> InstructionGrade:
-        return InstructionGrade(0.0, (), words=await _words(completion.sample.text))
+    async def grade(self, task: InstructionTask, episode: Episode) -> InstructionGrade:
+        return InstructionGrade(0.0, (), words=await _words(episode.sample.text))
 
 
-def term_sample(completion: Episode, rollout: Rollout) -> TermSample:
+def term_sample(episode: Episode, rollout: Rollout) -> TermSample:
     """Return an answer for ``reward.terms``, with the row's fields as columns."""
-    task, text = completion.task, completion.sample.text
+    task, text = episode.task, episode.sample.text
     assert isinstance(task, InstructionTask)
     own = task.row.columns if isinstance(task.row, PromptRow) else {}
     reference = task.row.reference if isinstance(task.row, PromptRow) else ""
     messages = [{"role": turn.role, "content": turn.content} for turn in task.conversation]
     is_text = isinstance(task.row, InstructedPrompt) or isinstance(own.get("prompt"), str)
-    query = JudgeQuery(task.question, text, reference, key=completion.key)
+    query = JudgeQuery(task.question, text, reference, key=episode.key)
     if reference:
         kind = "qa" if lone_number(reference) is None else "math"
         problem = Problem(task.id, kind, task.source, task.question, reference)
-        query = task_query(problem, text, completion.key)
-    ids = {"completion_ids": list(completion.sample.token_ids)}
+        query = task_query(problem, text, episode.key)
+    ids = {"completion_ids": list(episode.sample.token_ids)}
     columns = {"id": task.id, "source": task.source, **own, **ids}
     columns.pop("prompt", None)
     return TermSample(query, task.question if is_text else messages, columns)
@@ -166,17 +164,17 @@ class JudgedGrader:
         self._judge, self._instruction = judge, instruction
         self._checkers = ConstraintGrader(section)
 
-    async def grade(self, task: InstructionTask, completion: Episode) -> InstructionGrade:
-        query, checked = await self.query(task, completion)
+    async def grade(self, task: InstructionTask, episode: Episode) -> InstructionGrade:
+        query, checked = await self.query(task, episode)
         return with_verdict(checked, await self._judge.judge(query))
 
     async def query(
-        self, task: InstructionTask, completion: Episode
+        self, task: InstructionTask, episode: Episode
     ) -> tuple[JudgeQuery, InstructionGrade]:
         """Return the query to the judge, and the grade by the checkers."""
-        spoken, checked = await self._checkers.read(task, completion)
+        spoken, checked = await self._checkers.read(task, episode)
         query = JudgeQuery(
-            task.question, spoken, "", instruction=self._instruction, key=completion.key
+            task.question, spoken, "", instruction=self._instruction, key=episode.key
         )
         return query, checked
 
@@ -201,9 +199,9 @@ class RankingGrader:
     def __init__(self, ranking: GroupJudge, single: JudgedGrader) -> None:
         self._ranking, self._single = ranking, single
 
-    async def grade(self, task: InstructionTask, completion: Episode) -> InstructionGrade:
+    async def grade(self, task: InstructionTask, episode: Episode) -> InstructionGrade:
         """Grade an answer without a group, which has no reward."""
-        return (await self.grade_group([(task, completion)]))[0]
+        return (await self.grade_group([(task, episode)]))[0]
 
     async def grade_group(
         self, group: Sequence[tuple[InstructionTask, Episode]]
@@ -227,10 +225,10 @@ class RubricGrader:
     def __init__(self, reward: RubricReward, right: float) -> None:
         self._reward, self._right = reward, right
 
-    async def grade(self, task: InstructionTask, completion: Episode) -> InstructionGrade:
+    async def grade(self, task: InstructionTask, episode: Episode) -> InstructionGrade:
         row = task.row
         assert isinstance(row, RubricRow)
-        grade = await self._reward.grade(row, completion.sample.text, completion.key)
+        grade = await self._reward.grade(row, episode.sample.text, episode.key)
         parts = tuple(
             Part(item.criterion, "judge" if item.rule is None else "rule", met, item.points)
             for item, met in zip(row.items, grade.met, strict=True)
@@ -242,7 +240,7 @@ class RubricGrader:
             _one_verdict(grade, self._right),
             floored=grade.floored,
             reason=grade.reason,
-            words=await _words(completion.sample.text),
+            words=await _words(episode.sample.text),
         )
 
 
@@ -252,10 +250,10 @@ class VerifGrader:
     def __init__(self, reward: VerifReward, rules: Rules, right: float) -> None:
         self._reward, self._rules, self._right = reward, rules, right
 
-    async def grade(self, task: InstructionTask, completion: Episode) -> InstructionGrade:
+    async def grade(self, task: InstructionTask, episode: Episode) -> InstructionGrade:
         row = task.row
         assert isinstance(row, VerifRow)
-        grade = await self._reward.grade(row, completion.sample.text, completion.key)
+        grade = await self._reward.grade(row, episode.sample.text, episode.key)
         return InstructionGrade(
             grade.value,
             self._parts(row, grade),
@@ -264,7 +262,7 @@ class VerifGrader:
             floored=grade.floored,
             faults=grade.faults,
             reason=grade.reason,
-            words=await _words(completion.sample.text),
+            words=await _words(episode.sample.text),
         )
 
     def _parts(self, row: VerifRow, grade: VerifGrade) -> tuple[Part, ...]:
@@ -406,26 +404,24 @@ async def _graded(grader: Grader, group: Sequence[Episode], known: Known) -> lis
     with boundary("grading") as caught:
         grades = await grader.grade_group([(_task(each), each) for each in group])
     pairs = zip(group, grades, strict=True)
-    return [_rollout(completion, grade, caught.failure) for completion, grade in pairs]
+    return [_rollout(episode, grade, caught.failure) for episode, grade in pairs]
 
 
-async def _graded_one(grader: Grader, completion: Episode, known: Known) -> Rollout:
-    grade = known.pop(completion.key, None)
+async def _graded_one(grader: Grader, episode: Episode, known: Known) -> Rollout:
+    grade = known.pop(episode.key, None)
     with boundary("grading") as caught:
         if grade is None:
-            grade = await grader.grade(_task(completion), completion)
-    return _rollout(completion, grade, caught.failure)
+            grade = await grader.grade(_task(episode), episode)
+    return _rollout(episode, grade, caught.failure)
 
 
-def _task(completion: Episode) -> InstructionTask:
-    assert isinstance(completion.task, InstructionTask)
-    return completion.task
+def _task(episode: Episode) -> InstructionTask:
+    assert isinstance(episode.task, InstructionTask)
+    return episode.task
 
 
-def _rollout(
-    completion: Episode, grade: InstructionGrade | None, failure: Failure | None
-) -> Rollout:
-    task, sample = completion.task, completion.sample
+def _rollout(episode: Episode, grade: InstructionGrade | None, failure: Failure | None) -> Rollout:
+    task, sample = episode.task, episode.sample
     if grade is None:
         return Rollout(task, sample, UNSCORED, failure)
     value = grade.value

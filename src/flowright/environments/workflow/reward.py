@@ -88,10 +88,10 @@ def query_about(rollout: Rollout, key: str) -> JudgeQuery | None:
     return task_query(task, execution.answer, key, gold.evidence, gold.correct)
 
 
-def term_sample(completion: Episode, rollout: Rollout) -> TermSample | None:
+def term_sample(episode: Episode, rollout: Rollout) -> TermSample | None:
     """Return a workflow's answer for ``reward.terms``, with the fields of its problem and the
     program as columns; None without an answer."""
-    query, workflow = query_about(rollout, completion.key), details_of(rollout).workflow
+    query, workflow = query_about(rollout, episode.key), details_of(rollout).workflow
     if query is None or workflow is None:
         return None
     task = rollout.task
@@ -103,7 +103,7 @@ def term_sample(completion: Episode, rollout: Rollout) -> TermSample | None:
         "answer": query.reference,
         "evidence": query.evidence,
         "program": workflow.source,
-        "completion_ids": list(completion.sample.token_ids),
+        "completion_ids": list(episode.sample.token_ids),
     }
     return TermSample(query, query.question, columns)
 
@@ -141,18 +141,18 @@ class WorkflowRollouts:
             ranking = self._ranking
             ranked = await asyncio.gather(*(self._ranked(group, ranking) for group in groups))
             return await with_terms(self._terms, groups, ranked, term_sample)
-        flat = [completion for group in groups for completion in group]
+        flat = [episode for group in groups for episode in group]
         judged = await asyncio.gather(*(self._one(item) for item in flat))
         rollouts = iter(await self._trusted(judged))
         costed = [self._costed([next(rollouts) for _ in group]) for group in groups]
         return await with_terms(self._terms, groups, costed, term_sample)
 
-    async def _one(self, completion: Episode) -> Rollout:
-        task, sample = completion.task, completion.sample
+    async def _one(self, episode: Episode) -> Rollout:
+        task, sample = episode.task, episode.sample
         assert isinstance(task, Problem)
         gold: Gold | None = None
         verdict: Verdict | None = None
-        trials = await self._runner.finish(completion)
+        trials = await self._runner.finish(episode)
         trial = trials[-1]
         execution = trial.execution
         with boundary("rollout") as caught:
@@ -163,7 +163,7 @@ class WorkflowRollouts:
                 # Its tests were not run: a judge would have nothing but the program's looks.
                 raise FailureError(Reason.SANDBOX_LOST, gold.detail)
             if self._ranking is None and self._rewards.judge_weight:
-                key = completion.key
+                key = episode.key
                 query = task_query(task, execution.answer, key, gold.evidence, gold.correct)
                 verdict = await self._judge.judge(query)
                 if verdict.status != "ok":
