@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from made_episodes import KINDS, made_batch
 from tiny_policy import checkpoint, random_groups, tiny_policy, weights
 from torch import Tensor
 
 from flowright.config.grpo import GrpoSection
-from flowright.grpo.batch import Group, Place, Requested
+from flowright.grpo.batch import Group, Requested, TurnPlace, flattened, trained_groups
 from flowright.grpo.learner import Learner
 from flowright.grpo.ranks import ONE, Ranks, open_ranks
 from flowright.policy.model import Policy
@@ -64,9 +65,14 @@ UPDATES: tuple[tuple[dict[str, Any], list[tuple[int, list[int]]]], ...] = (
         },
         [(5, [2, 6]), (3, [4, 4]), (2, [3])],
     ),
+    # Episodes, some in several samples, in the place of the groups.
+    ({"episodes": True, "loss": "gsspo", "kl_coefficient": 0.3}, []),
+    ({"episodes": True, "loss": "gspo", "off_policy": "truncated", "minibatches": 2}, []),
+    ({"episodes": True, "loss": "kl_cov", "learning_rate": 1e-4, "epochs": 2}, []),
 )
 """Settings of the learner, ``train`` of the policy, whether the first sample is ``scaffolded``, how
-many groups are ``silent``, the sampler's ``top_p``, and the groups."""
+many groups are ``silent``, the sampler's ``top_p``, whether there are ``episodes``, and the groups.
+"""
 ASKED = Requested(4, 5, (3, 4, 8))
 """Of each update, beside its groups."""
 
@@ -80,7 +86,7 @@ class Update:
     gradients: list[Tensor]
     weights: dict[str, Tensor]
     metrics: dict[str, float]
-    found: dict[Place, list[float]]
+    found: dict[TurnPlace, list[float]]
 
 
 def placed(groups: Sequence[Group]) -> list[Group]:
@@ -111,7 +117,9 @@ def updates(ranks: Ranks) -> list[Update]:
     for seed, (options, shapes) in enumerate(UPDATES):
         grpo = {"kl_coefficient": 0.0, "learning_rate": 1e-3, **options}
         policy = tiny_policy(train=grpo.pop("train", "lora"))
-        groups = random_groups(seed, shapes)
+        groups = placed(random_groups(seed, shapes))
+        if grpo.pop("episodes", False):
+            groups = trained_groups(*made_batch(seed, (KINDS[1], KINDS[0], KINDS[1])))
         if "teacher" in grpo:
             groups = taught(groups)
         top_p = grpo.pop("top_p", 1.0)
@@ -123,7 +131,6 @@ def updates(ranks: Ranks) -> list[Update]:
             shown = replace(first, scaffolded=True)
             groups[0] = replace(groups[0], samples=[shown, *others])
         section = GrpoSection(**grpo)
-        groups = placed(groups)
         learner = Learner(policy, section, 1.0, 0, ranks, top_p)
         steps: list[list[Tensor]] = []
 
@@ -132,9 +139,9 @@ def updates(ranks: Ranks) -> list[Update]:
 
         learner.optimizer.register_step_pre_hook(keep)
         mine = ranks.mine(groups)
-        nats = iter(learner.divergences(mine))
-        nats_P = [sum(next(nats) for _ in group.samples) for group in mine]
-        seen: dict[Place, list[float]] = {}
+        nats = iter(learner.divergences(flattened(mine)))
+        nats_P = [sum(next(nats) for g in flattened([group]) for _ in g.samples) for group in mine]
+        seen: dict[TurnPlace, list[float]] = {}
         metrics = learner.update(groups, 1, LONGEST, ASKED, seen)
         found.append(Update(nats_P, steps[0], weights(policy), metrics, seen))
     return found

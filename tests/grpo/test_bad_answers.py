@@ -2,17 +2,26 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from tiny_policy import same
+from tiny_policy import same, tiny_policy
 from toy_run import TASKS, Outcome, Toy, configured, train
 
 from flowright.core.errors import FailureError, Reason, RunPaused, UserError
 from flowright.environments.episode import Episode, Observation
 from flowright.environments.rollout import Rollout
+from flowright.grpo.batch import Batch
+from flowright.grpo.episodes import Player
+from flowright.grpo.learner import Learner
+from flowright.grpo.pipeline import Pipeline
+from flowright.grpo.ranks import Ranks
+from flowright.policy.local import LocalSampler
+from flowright.policy.sampling import fitting, render
+from flowright.policy.turns import Contexts
 from flowright.runs.run_files import read_rollouts
 
 ONCE = {"steps": 1, "epochs": 1, "minibatches": 1}
@@ -180,3 +189,34 @@ async def test_a_failed_answer_is_unscored_in_an_evaluation(tmp_path: Path) -> N
     environment = Answers(does=fails(ValueError("boom")), some=names, config=config)
     done = await run(tmp_path, environment)
     assert done.metrics[0]["val/unscored"] > 0 and done.metrics[1]["rollout/unscored"] == 0
+
+
+@dataclass(frozen=True)
+class Heard(Ranks):
+    """A single rank that keeps what it would send to the others."""
+
+    sent: list[Any] = field(default_factory=list)
+
+    async def all_gather(self, item: Any) -> list[Any]:
+        self.sent.append(item)
+        return [item]
+
+
+async def test_a_pause_between_turns_reaches_all_ranks() -> None:
+    """The others would wait for this one's share of the batch."""
+    environment = Answers(does=fails(RunPaused("no server can be used")))
+    policy, ranks = tiny_policy(trained=False), Heard()
+    contexts = Contexts(policy.tokenizer, policy.end_ids)
+    player = Player(environment, LocalSampler(policy, 64), contexts)
+    pipeline = Pipeline(
+        environment.config,
+        player,
+        lambda task: render(environment.messages(task), policy.tokenizer, 100),
+        partial(fitting, tokenizer=policy.tokenizer, max_tokens=100),
+        TASKS,
+        ranks,
+    )
+    learner = Learner(policy, environment.config.grpo, 1.0, 1)
+    with pytest.raises(RunPaused, match="no server can be used"):
+        await pipeline.take(1, learner, lambda stage, step: None)
+    assert ranks.sent == [(Batch([], [], [], []), ("no server can be used",))]

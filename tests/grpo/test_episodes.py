@@ -209,7 +209,7 @@ async def test_a_slow_answer_holds_nobody_but_its_group(tmp_path: Path) -> None:
 class OneByOne(Wrapped):
     """A sampler that takes each request by itself, as vLLM's."""
 
-    calls: list[int] = field(default_factory=list)
+    drawn: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def batches(self) -> bool:
@@ -222,17 +222,20 @@ class OneByOne(Wrapped):
         sampling: Sampling,
         places: Sequence[int] | None = None,
     ) -> list[list[Sample]]:
-        self.calls.append(len(prompts) * n)
+        self.drawn += [(sampling.seed, place) for place in places or ()]
         return await super().sample(prompts, n, sampling, places)
 
 
 async def test_with_servers_each_attempt_is_a_chain_of_its_own(tmp_path: Path) -> None:
+    drawn: list[tuple[int, int]] = []
+
     def sampler(local: Any) -> OneByOne:
-        return OneByOne(local)
+        return OneByOne(local, drawn=drawn)
 
     config = configured({"steps": 1, **ONCE}, evaluation=QUIET)
     slow = Slow(seconds=lambda key: 0.03 * (key[-1] in "02"))
     done = await train(tmp_path / "run", slow, config, sampler=sampler)
+    assert len(drawn) > 8 and len({*drawn}) == len(drawn), "no turn repeats another's draw"
     again = await train(tmp_path / "again", Slow(), config, sampler=sampler)
     assert done.metrics == again.metrics and same(done.weights, again.weights)
     assert all(row["tokens/trained_as_sampled"] == 1.0 for row in rows_of(done))
