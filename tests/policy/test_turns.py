@@ -303,6 +303,15 @@ def test_a_very_long_answer_is_cut_in_its_middle() -> None:
         assert context.answer_ids is not None and len(context.answer_ids) < 260
 
 
+def test_what_was_cut_is_marked_however_few_tokens_are_left() -> None:
+    tokenizer = of_template((TEMPLATES / "smollm2.jinja").read_text(), "<|im_end|>")
+    tokenizer.add_tokens(["=" * 100])
+    contexts = Contexts(tokenizer, tokenizer.convert_tokens_to_ids(["<|im_end|>"]))
+    short = contexts.shortened("=" * 100_000, 200)
+    head, tail = short.split(CUT_MARKER)
+    assert len(head) == len(tail) > 5_000
+
+
 def test_halves_of_characters_are_replaced() -> None:
     _, contexts = made("smollm2")
     shown = contexts.shortened("a\ud800b\udfffc", 50)

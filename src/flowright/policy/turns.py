@@ -93,7 +93,7 @@ class Contexts:
         """Cut a text of more than ``most`` tokens in its middle; what is no Unicode is replaced."""
         text = text.encode("utf-8", "replace").decode()
         if len(text) > 64 * most:  # hardly any token has more characters
-            text = text[: 32 * most] + text[-32 * most :]
+            text = text[: 32 * most] + CUT_MARKER + text[-32 * most :]
         return cut_middle(text, self._tokenizer, most, CUT_MARKER)
 
     @cached_property
