@@ -148,7 +148,7 @@ def test_the_list_has_turns_where_there_are_some(client: httpx2.Client) -> None:
 
 def test_the_page_of_an_attempt_shows_its_turns(client: httpx2.Client) -> None:
     text = Document(client.get("/run/several/attempt/1/0/2").text).text
-    assert "3, ended by overflow" in text and "policy.max_episode_tokens" in text
+    assert "3, stop reason overflow" in text and "policy.max_episode_tokens" in text
     for number in (1, 2, 3):
         assert f"Turn {number}" in text and f"guess {number}" in text
         assert f"marble {number}" in text and f"square {number}" in text
@@ -257,7 +257,7 @@ def test_report_and_terminal_have_turns_where_a_run_has_some(shelf: RunList) -> 
     rows = [line.plain for line in Panels(now, (), 80, UNICODE).policy()]
     assert any(re.match(r"turns +2\.50 ", row) for row in rows)
     assert any(re.match(r"as sampled +99\.0 % !", row) for row in rows)
-    assert any(re.match(r"ended by +done 25\.0 %  max_turns 75\.0 %", row) for row in rows)
+    assert any(re.match(r"stops +done 25\.0 %  max_turns 75\.0 %", row) for row in rows)
     assert any("turn_1 1.0e-04  turn_2 3.0e-03" in row for row in rows)
     out = io.StringIO()
     Console(file=out, width=80, height=24).print(Screen(now, load_rollouts(paths["several"], 2)))

@@ -43,7 +43,7 @@ LABELS = {
     "against": "judge, gold",
     "q": "search",
     "blame": "fault",
-    "stop": "ended by",
+    "stop": "stop reason",
 }
 WORDS = {
     "against": {

@@ -159,7 +159,7 @@ class Panels:
         own += [(c.label, c.metric, "{:,.0f}".format) for c in self.snapshot.display.curves]
         shown = [(label, metric, form) for label, metric, form in own if label]
         rows = [row for each in shown for row in self._row(*each)]
-        by_turn = [("ended by", "turns/stop/", percent)]
+        by_turn = [("stops", "turns/stop/", percent)]
         by_turn += [("gap, nats", "policy/logprob_gap/", "{:.1e}".format)]
         for label, prefix, form in by_turn if self.snapshot.series("turns/mean") else ():
             names = self.snapshot.names(prefix)

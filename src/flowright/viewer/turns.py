@@ -31,7 +31,7 @@ T = TypeVar("T")
 def turn_facts(record: Record) -> list[Fact]:
     """The number of turns and the end of the attempt; nothing for an attempt without turns."""
     count, stop = len(objects_in(record.get("turns"))), str(record.get("stop"))
-    return [Fact("Turns", f"{count:,}, ended by {stop}", STOPS.get(stop, ""))] if count else []
+    return [Fact("Turns", f"{count:,}, stop reason {stop}", STOPS.get(stop, ""))] if count else []
 
 
 def turns_html(record: Record, limits: TextLimits) -> list[Html]:
