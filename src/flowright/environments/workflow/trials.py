@@ -121,9 +121,10 @@ class TrialRunner:
                 return valid[-1], True
             workflow = await self._executor.validate(turn.completion, sample.finish_reason)
             source = workflow.source
-        if workflow is None and self._own.turns > 1:
+        trial = Trial(number, source, workflow, None, caught.failure, turn.is_edit)
+        if workflow is None and not trial.lost and self._own.turns > 1:
             source = await in_thread(lambda: source_in(turn.completion or "")) or source
-        return Trial(number, source, workflow, None, caught.failure, turn.is_edit), turn.submits
+        return replace(trial, source=source), turn.submits
 
     async def _run(self, trial: Trial, task: Problem, key: str, budget: Budget) -> Trial:
         """Return a trial with its execution, unless its text failed or it has one."""
