@@ -24,7 +24,7 @@ from flowright.data.mixture import Mixture
 from flowright.data.task import Problem
 from flowright.environments.base import make_environment, prompt_encoder
 from flowright.environments.registry import make_config
-from flowright.grpo.batch import Group, Trained
+from flowright.grpo.batch import Group, Trained, TurnCredit
 from flowright.grpo.learner import Learner
 from flowright.policy.model import Policy, load_policy
 from flowright.policy.tiny import SPECIAL, train_tokenizer
@@ -46,7 +46,8 @@ RANK = 16
 @dataclass(frozen=True, slots=True)
 class Shape:
     """``template`` tokens shared by all prompts, ``problem`` more of each prompt's own, ``groups``
-    of them with ``size`` completions of ``length`` tokens; ``ragged`` ones have half to all."""
+    of them with ``size`` completions of ``length`` tokens; ``ragged`` ones have half to all.
+    Attempts of several ``turns`` have a completion for each, with ``answer`` tokens between two."""
 
     groups: int
     template: int
@@ -54,6 +55,8 @@ class Shape:
     size: int
     length: int
     ragged: bool = False
+    turns: int = 1
+    answer: int = 64
 
 
 SHAPES = {
@@ -61,6 +64,7 @@ SHAPES = {
     "P=1500 C=300": Shape(2, 0, 1500, 8, 300),
     "P=1500 C=300 ragged": Shape(2, 0, 1500, 8, 300, ragged=True),
     "workload: 8 x (1300 + 200) C=300": Shape(8, 1300, 200, 8, 300),
+    **{f"turns: {n} x 200": Shape(2, 1300, 200, 8, 200, turns=n) for n in (1, 2, 4)},
 }
 ROWS = 16
 """Of a plain batch of 2,048 tokens each, ours and TRL's; longer rows make a smaller one."""
@@ -79,7 +83,17 @@ def groups_of(shape: Shape) -> list[Group]:
     def sample() -> Trained:
         low = shape.length // 2 if shape.ragged else shape.length
         tokens = ids(draw.randint(low, shape.length))
-        return Trained(tokens, [-9.0] * len(tokens), draw.choice([-1.0, 1.0]))
+        counts, learned = [len(tokens)], [True] * len(tokens)
+        for _ in range(1, shape.turns):
+            written = ids(draw.randint(low, shape.length))
+            counts.append(len(written))
+            tokens += [*ids(shape.answer), *written]
+            learned += [False] * shape.answer + [True] * len(written)
+        logprobs, advantage = [-9.0] * sum(counts), draw.choice([-1.0, 1.0])
+        if shape.turns == 1:
+            return Trained(tokens, logprobs, advantage)
+        credits = [TurnCredit(turn, count, advantage) for turn, count in enumerate(counts)]
+        return Trained(tokens, logprobs, advantage, learned, credits=credits)
 
     template = ids(shape.template)
     return [

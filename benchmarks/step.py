@@ -5,7 +5,8 @@ and prompts, on one thread, each in a process of its own, so that one's memory i
 seconds and the most memory held above the loaded model, in either phase, each process' at once and
 the table when all are done. All generate at full length: in the ragged shape completions are cut
 afterwards, which is what rows that ended early cost transformers' ``generate`` anyway; ours would
-let them go.
+let them go. In the shapes of several turns each completion but the last is answered with 64 tokens;
+what reading each later context again costs is printed beside the table.
 
 - TRL: see ``step_trl.py``. It is no dependency of this project: give the Python of an environment
   that has it (``python -m venv trl && trl/bin/pip install trl==1.16.0 peft torch==2.13.0``).
@@ -36,7 +37,6 @@ import torch
 from floor import rate, update_flops
 from meter import Meter, apart, least
 from shapes import (
-    REAL,
     ROWS,
     SHAPES,
     WARM,
@@ -63,34 +63,54 @@ TRL = {"TRL": False, "TRL, head cut": True}
 AIMS = {
     "P=1024 C=128": (6, 4.5),
     "P=1500 C=300": (5, 4),
-    "P=1500 C=300 ragged": (None, None),
     "workload: 8 x (1300 + 200) C=300": (7, 5),
-    REAL: (None, None),
 }
 """At least so many times faster: a step than TRL's, an update than the plain one."""
 MEMORY_AIM = 0.1
 """An update's memory, of the plain one's."""
 
 Costs = dict[str, float]
+Contexts = list[list[list[int]]]
 
 
-def generate_plain(policy: Policy, groups: Sequence[Group], shape: Shape) -> None:
-    """Prompts of different lengths are padded on their left, as its users do."""
-    prompts = [torch.tensor(g.prompt_ids) for g in groups for _ in range(shape.size)]
-    ids = pad_sequence(prompts, batch_first=True, padding_side="left")
-    mask = pad_sequence([torch.ones_like(p) for p in prompts], True, padding_side="left")
-    with torch.no_grad():
-        policy.model.generate(  # pyright: ignore[reportCallIssue]
-            input_ids=ids, attention_mask=mask, max_new_tokens=shape.length,
-            do_sample=True, temperature=1.0, top_p=1.0, top_k=0, pad_token_id=0,
-        )  # fmt: skip
+def generate_plain(policy: Policy, groups: Sequence[Group], shape: Shape) -> Contexts:
+    """Prompts of different lengths are padded on their left, as its users do. A later turn reads
+    all that stands before it."""
+    contexts = [list(g.prompt_ids) for g in groups for _ in range(shape.size)]
+    for _ in range(shape.turns):
+        rows = [torch.tensor(context) for context in contexts]
+        ids = pad_sequence(rows, batch_first=True, padding_side="left")
+        mask = pad_sequence([torch.ones_like(row) for row in rows], True, padding_side="left")
+        with torch.no_grad():
+            found = policy.model.generate(  # pyright: ignore[reportCallIssue]
+                input_ids=ids, attention_mask=mask, max_new_tokens=shape.length,
+                do_sample=True, temperature=1.0, top_p=1.0, top_k=0, pad_token_id=0,
+            )  # fmt: skip
+        written = found[:, ids.shape[1] :].tolist()
+        contexts = [[*c, *w, *answer_of(shape)] for c, w in zip(contexts, written, strict=True)]
+    return []
 
 
-def generate_shared(policy: Policy, groups: Sequence[Group], shape: Shape) -> None:
-    prompts = [group.prompt_ids for group in groups]
-    sampling = Sampling(temperature=1.0, top_p=1.0, max_new_tokens=shape.length, seed=0)
-    drawn = asyncio.run(LocalSampler(policy, 256).sample(prompts, shape.size, sampling))
-    assert all(len(s.token_ids) == shape.length for group in drawn for s in group)
+def generate_shared(policy: Policy, groups: Sequence[Group], shape: Shape) -> Contexts:
+    """Return the contexts of each later turn."""
+    sampler, size, later = LocalSampler(policy, 256), shape.size, []
+    contexts = [list(group.prompt_ids) for group in groups]
+    for turn in range(shape.turns):
+        later += [contexts] if turn else []
+        sampling = Sampling(1.0, 1.0, max_new_tokens=shape.length, seed=turn)
+        drawn = asyncio.run(sampler.sample(contexts, size, sampling))
+        assert all(len(s.token_ids) == shape.length for group in drawn for s in group)
+        contexts = [
+            [*context, *sample.token_ids, *answer_of(shape)]
+            for context, samples in zip(contexts, drawn, strict=True)
+            for sample in samples
+        ]
+        size = 1  # each attempt has a context of its own now
+    return later
+
+
+def answer_of(shape: Shape) -> list[int]:
+    return [7] * shape.answer
 
 
 def measure(folder: Path, shape: Shape, sharing: bool, budget: int) -> Costs:
@@ -102,8 +122,11 @@ def measure(folder: Path, shape: Shape, sharing: bool, budget: int) -> Costs:
     generate(model, groups_of(WARM), WARM)
     groups = groups_in(folder, shape)
     meter = Meter()
-    meter.measure("generate", lambda: generate(model, groups, shape))
+    later = meter.measure("generate", lambda: generate(model, groups, shape))
     meter.measure("update", lambda: trainer.update(groups, 2, 512))
+    if later:
+        sampler, first = LocalSampler(model, 256), Sampling(1.0, 1.0, 1, 0)
+        meter.measure("reading later contexts", lambda: [sampler.draw(c, 1, first) for c in later])
     return meter.found()
 
 
@@ -120,7 +143,9 @@ def of_trl(folder: Path, shape: Shape, python: str, compact: bool) -> Costs:
         "adapter": str(folder / "adapter"),
         "vocab_size": AutoConfig.from_pretrained(folder).vocab_size,
         "prompts": [group.prompt_ids for group in groups],
-        "lengths": [len(sample.token_ids) for group in groups for sample in group.samples],
+        "lengths": [s.turns[0].tokens for group in groups for s in group.samples],
+        "turns": shape.turns,
+        "answer": answer_of(shape),
         "size": shape.size,
         "length": shape.length,
         "rows_at_once": ROWS,
@@ -137,7 +162,7 @@ def rows_of_table(
     """A row for each path, with its ratios to the shared one and their aims."""
     model, groups = AutoConfig.from_pretrained(folder), groups_in(folder, shape)
     shared = found["shared"]
-    step_aim, update_aim = AIMS[name]
+    step_aim, update_aim = AIMS.get(name, (None, None))
     rows = []
     for path, costs in found.items():
         step = costs["generate s"] + costs["update s"]

@@ -84,6 +84,26 @@ class Timed(GRPOTrainer):
         forget_peak()
         return made
 
+    def turns(self, prompts: list[str], count: int, answer: list[int]) -> dict[str, Any]:
+        """A ``rollout_func``: attempts of several turns, as ``_tool_call_loop`` generates them for
+        an ``environment_factory``, which wants a model that calls tools."""
+        prompt_ids, *_ = self._tokenize_prompts(prompts)
+        ids, _ = self._generate_single_turn(prompt_ids, None, {}, self.num_generations)
+        masks = [[1] * len(some) for some in ids]
+        for _ in range(1, count):
+            behind = [[*some, *answer] for some in ids]
+            contexts = [[*a, *b] for a, b in zip(prompt_ids, behind, strict=True)]
+            more, _ = self._generate_single_turn(contexts, None, {}, num_generations=1)
+            ids = [[*a, *b] for a, b in zip(behind, more, strict=True)]
+            for mask, some in zip(masks, more, strict=True):
+                mask += [0] * len(answer) + [1] * len(some)
+        return {
+            "prompt_ids": prompt_ids,
+            "completion_ids": ids,
+            "logprobs": None,
+            "env_mask": masks,
+        }
+
     def _generate_single_turn(self, *given: Any, **named: Any) -> Any:
         full = self.steps.meter is not None
         self.generation_config.max_new_tokens = self.max_completion_length if full else WARM
@@ -105,6 +125,10 @@ def measure(case: dict[str, Any]) -> dict[str, float]:
     prompts = [" ".join(map(str, prompt)) for prompt in case["prompts"]]
     short = [prompt[: len(prompt) // 40] for prompt in prompts]
     steps = Steps()
+
+    def rollouts(prompts: list[str], trainer: Timed) -> dict[str, Any]:
+        return trainer.turns(prompts, case["turns"], case["answer"])
+
     with tempfile.TemporaryDirectory() as folder:
         rows = len(prompts) * case["size"]
         config = GRPOConfig(
@@ -138,6 +162,7 @@ def measure(case: dict[str, Any]) -> dict[str, float]:
             train_dataset=Dataset.from_dict({"prompt": [*short, *prompts]}),
             processing_class=tokenizer_of(case["vocab_size"]),
             callbacks=[steps],
+            rollout_func=rollouts if case["turns"] > 1 else None,
         )
         trainer.steps, trainer.lengths = steps, case["lengths"]
         trainer.train()

@@ -79,7 +79,8 @@ def training(
 ) -> Iterator[Training]:
     """With a folder of its own below the logs, and the changes of the test's parameter."""
     number = len(list(logs.glob("training*.screen"))) + 1
-    run = Training(policy_server, f"training-{number}", logs, *request.param)
+    changes = [change.format(folder=policy_server.folder) for change in request.param]
+    run = Training(policy_server, f"training-{number}", logs, *changes)
     try:
         yield run
     finally:
@@ -123,6 +124,30 @@ def test_three_steps_are_sampled_from_the_adapter_of_their_turn(
     assert requests.count(("/v1/completions", "200")) >= 3 * 16
     assert served_models(policy_server.url) == [POLICY]
     assert not (training.path / "adapters").exists()
+
+
+@pytest.mark.parametrize(
+    "training",
+    [("workflow.turns=2", "strategy_model={folder}", "grpo.steps=3", "grpo.learning_rate=2e-3")],
+    indirect=True,
+)
+def test_three_steps_of_two_turns_train_on_what_the_server_has_sampled(
+    training: Training, figure: Callable[[str], None]
+) -> None:
+    """Each with the adapter of the step before, which answers all turns of its batch."""
+    training.start()
+    assert training.wait() == 0, training.said
+    assert training.steps == [1, 2, 3]
+    for step in training.steps:
+        rows = list(read_rollouts(training.path, step))
+        assert len(rows) == 16 and {row["policy_version"] for row in rows} == {step - 1}
+    assert training.sum_of("rollout/unscored") == training.sum_of("servers/policy/failures") == 0
+    for row in read_metrics(training.path)[1:]:
+        assert row["tokens/trained_as_sampled"] == 1.0 and row["turns/max"] == 2
+        gaps = [row[f"policy/logprob_gap/turn_{turn}"] for turn in (1, 2)]
+        assert max(gaps) < 2e-4
+        shown = " and ".join(f"{gap:.1e}" for gap in gaps)
+        figure(f"two turns, step {row['step']}: sampler against learner {shown} nats a token")
 
 
 @pytest.mark.parametrize("training", [("grpo.steps=4",)], indirect=True)
