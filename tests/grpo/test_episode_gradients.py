@@ -209,11 +209,13 @@ def test_no_gradient_comes_from_a_token_of_the_environment() -> None:
 def test_a_tampered_token_is_seen_in_the_metrics() -> None:
     batch, advantages = made_batch(7)
     groups = groups_of(batch, advantages)
-    assert episode_metrics(batch, groups)["tokens/trained_as_sampled"] == 1.0
+    assert episode_metrics(batch, groups, ())["tokens/trained_as_sampled"] == 1.0
     for number, group in enumerate(flattened(groups)):
         for place, sample in enumerate(group.samples):
             for at in range(len(sample.token_ids)):
-                seen = episode_metrics(batch, replaced(groups, number, place, other(sample, at)))
+                seen = episode_metrics(
+                    batch, replaced(groups, number, place, other(sample, at)), ()
+                )
                 assert seen["tokens/trained_as_sampled"] < 1.0
 
 

@@ -73,6 +73,7 @@ def test_a_turn_that_no_other_attempt_has_is_compared_with_nothing() -> None:
     long = episode((0.0, None), (0.0, None))
     found = credited("discounted", [1.0, 0.0], [long, episode()], advantage_scale="none")
     assert_turns(found, [[0.5, 0.0, 0.0], [-0.5]])
+    assert found.alone == 2
 
 
 def test_equal_rewards_may_still_differ_by_turn() -> None:

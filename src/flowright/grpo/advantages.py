@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import add
 from typing import Literal
 
@@ -29,6 +29,8 @@ class GroupAdvantages:
     signal: Signal
     turns: tuple[tuple[float, ...], ...] = ()
     """Advantages of each attempt's turns; empty where all have their attempt's."""
+    alone: int = 0
+    """Turns that had no other to be compared with."""
 
     def of(self, attempt: int) -> float | Sequence[float]:
         """Return an attempt's advantage, or those of its turns."""
@@ -37,7 +39,7 @@ class GroupAdvantages:
     def times(self, weight: float) -> "GroupAdvantages":
         turns = tuple(tuple(weight * value for value in values) for values in self.turns)
         values = tuple(weight * value for value in self.values)
-        return GroupAdvantages(values, self.signal, turns)
+        return GroupAdvantages(values, self.signal, turns, self.alone)
 
 
 Rewards = Sequence[Sequence[float]]
@@ -120,7 +122,7 @@ def with_turn_credit(
     state, divided by their deviation with ``advantage_scale: group``, else not; a function of one's
     own compares them itself. First turns of a form share a state. A turn that is alone in its
     comparison has 0 from it. Unscored attempts have 0. Without any difference, or a second turn,
-    ``found`` is returned as it is.
+    the values of ``found`` stay.
     """
     turns, scale = section.turns, section.advantage_scale
     returns = [
@@ -140,9 +142,10 @@ def with_turn_credit(
             (values,) = spread.compute([[returns[g][t] for g, t in places]])
             for (g, t), value in zip(places, values, strict=True):
                 compared[g][t] = value
+    alone = sum(len(places) == 1 for places in members.values())
     has_turns = any(len(episode.turns) > 1 for episode in episodes)
     if not has_turns or not any(value for attempt in compared for value in attempt):
-        return found
+        return replace(found, alone=alone)
     weight, base = turns.step_weight, list(found.values)
     if turns.credit == "discounted":
         paid = [p for p, r in zip(penalties, rewards, strict=True) if r is not None]
@@ -151,7 +154,7 @@ def with_turn_credit(
     values = tuple(
         tuple(base[g] + weight * value for value in compared[g]) for g in range(len(episodes))
     )
-    return GroupAdvantages(found.values, "ok", values)
+    return GroupAdvantages(found.values, "ok", values, alone)
 
 
 def _returns(episode: Episode, reward: float, discount: float) -> list[float]:

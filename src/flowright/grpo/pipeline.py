@@ -285,7 +285,7 @@ class Pipeline(BatchSource):
         metrics = self.environment.summarise(batch.rollouts)
         metrics |= batch_metrics(batch, advantages_P, step)
         if self.environment.max_turns > 1:
-            metrics |= episode_metrics(batch, groups)
+            metrics |= episode_metrics(batch, groups, advantages_P)
         if self._config.grpo.resample_rounds:
             more = len(batch.rollouts_P_G) - self._config.grpo.prompts_per_step
             metrics["reward/resampled_groups"] = float(more)

@@ -222,9 +222,12 @@ def _staleness(batch: Batch, step: int) -> dict[str, float]:
     return {"pipeline/staleness": step - 1 - sum(versions) / len(versions)}
 
 
-def episode_metrics(batch: Batch, groups: Sequence[Group]) -> dict[str, float]:
-    """Return turns, ends and observations of a batch of several turns, and the share of the trained
-    tokens that are those that were sampled, behind the context that the sampler saw."""
+def episode_metrics(
+    batch: Batch, groups: Sequence[Group], advantages_P: Sequence[GroupAdvantages]
+) -> dict[str, float]:
+    """Return turns, ends and observations of a batch of several turns, the share of turns that
+    their credit compared with no other, and the share of the trained tokens that are those that
+    were sampled, behind the context that the sampler saw."""
     episodes = [episode for group in batch.episodes_P_G for episode in group]
     seen = [turn.answer_ids for e in episodes for turn in e.turns if turn.answer_ids]
     counts = [len(episode.turns) for episode in episodes]
@@ -233,6 +236,8 @@ def episode_metrics(batch: Batch, groups: Sequence[Group]) -> dict[str, float]:
         metrics[f"turns/stop/{stop}"] = sum(e.stop == stop for e in episodes) / len(episodes)
     failed = [turn.is_failed for episode in episodes for turn in episode.turns]
     metrics["turns/unparsed"] = sum(failed) / len(failed)
+    if any(found.turns or found.alone for found in advantages_P):
+        metrics["turns/alone"] = sum(found.alone for found in advantages_P) / sum(counts)
     if seen:
         metrics["tokens/observation_mean"] = sum(map(len, seen)) / len(seen)
     same = trained = 0
