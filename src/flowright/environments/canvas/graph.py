@@ -40,7 +40,7 @@ class Node:
         yield from self.inner or (self,)
 
     def branch(self, name: str) -> "Node | None":
-        """Return the check of a conditional (``cond``) or a branch; None if it does nothing."""
+        """Return a branch of a conditional, ``true`` or ``false``; None if it does nothing."""
         return next((node for node in self.inner if node.id.endswith(f"_{name}")), None)
 
     def __str__(self) -> str:
