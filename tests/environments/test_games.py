@@ -1,12 +1,10 @@
 """The games against solvers of their own, and as an environment: moves in, answers and rewards
 out."""
 
-import json
 from collections import Counter
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import pytest
 from judge_runs import run
@@ -20,8 +18,8 @@ from flowright.environments.games.number import HIGHEST
 from flowright.environments.games.tasks import GameTask
 from flowright.environments.registry import load_config, make_config
 from flowright.policy.sampling import Sample
+from flowright.runs.run_files import read_metrics, read_state
 
-ROOT = Path(__file__).parents[2]
 NUMBER = {number: f"{number} {word}" for number, word in enumerate(
     ("one", "two", "three", "four", "five", "six", "seven", "eight"), start=1
 )}  # fmt: skip
@@ -76,12 +74,13 @@ async def reward(environment: GamesEnvironment, episode: Episode) -> float | Non
 
 
 def test_the_shortest_way_is_to_the_key_and_then_to_the_door() -> None:
-    starts = walks(made("grid"))
+    environment = made("grid")
+    starts = walks(environment)
     assert len({*starts}) == len(starts) == 500
     for start in starts:
         layout = start.layout
         least = distance(layout, start.cell, layout.key) + distance(layout, layout.key, layout.door)
-        assert fewest_moves(start) == least <= made("grid").max_turns
+        assert fewest_moves(start) == least <= environment.max_turns
     assert fewest_moves(walk_of("SD.", "##.", "K#.")) is None
 
 
@@ -203,25 +202,19 @@ def test_the_cold_start_prefers_no_move(name: str) -> None:
             assert abs(counts[move] / counts.total() - share) < 5 * spread
 
 
-def tiny(tmp_path: Path, game: str, **changes: Any) -> Any:
-    fields = json.loads(load_config(ROOT / "config/games.yaml").model_dump_json())
-    fields["games"] = {"game": game}
-    fields["run"] = {"name": "run", "output_dir": tmp_path, "tensorboard": False}
-    fields["run"] |= {"checkpoint_every": 1}
-    fields["policy"]["tiny"] |= {"cache_dir": tmp_path, "hidden_size": 64, "layers": 1}
-    fields["policy"]["tiny"] |= {"heads": 2, "kv_heads": 2, "examples": 400, "steps": 100}
-    fields["grpo"] |= {"steps": 2, "prompts_per_step": 4, "group_size": 4, **changes}
-    fields["evaluation"] |= {"every": 0, "final_problems": 4, "final_samples": 1}
-    return make_config(fields)
-
-
-@pytest.mark.parametrize("game", ["number", "grid"])
-def test_both_games_train(tmp_path: Path, game: str) -> None:
+def test_two_steps_of_a_run(tmp_path: Path) -> None:
+    small = ("hidden_size=64", "layers=1", "heads=2", "kv_heads=2", "examples=400", "steps=100")
+    overrides = [
+        *("games.game=number", f"run.output_dir={tmp_path}", "run.tensorboard=false"),
+        *(f"policy.tiny.{each}" for each in (f"cache_dir={tmp_path}", *small)),
+        *("grpo.steps=2", "evaluation.final_problems=4", "evaluation.final_samples=1"),
+    ]
     log = tmp_path / "log"
-    config = tiny(tmp_path, game)
-    assert run(config, log) == [0], log.read_text()
-    kept = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    rows = [row for row in kept if "turns/mean" in row]
+    assert run(load_config("games", overrides), log) == [0], log.read_text()
+    rows = [row for row in read_metrics(tmp_path / "games") if "turns/mean" in row]
     assert len(rows) == 2
-    assert all(row["tokens/trained_as_sampled"] == 1.0 for row in rows)
-    assert all(1 < row["turns/mean"] <= config.policy.max_new_tokens for row in rows)
+    for row in rows:
+        assert row["tokens/trained_as_sampled"] == 1.0
+        assert 1 < row["turns/mean"] <= row["turns/max"] == 3
+    state = read_state(tmp_path / "games")
+    assert (state["chance"], state["optimum"]) == (0.33, 0.875)

@@ -2,4 +2,10 @@
 
 from flowright.environments.display import Display
 
-DISPLAY = Display(completion="move", kinds=("number", "grid"), curves=(), seconds=())
+DISPLAY = Display(
+    completion="move",
+    kinds=("number", "grid"),
+    curves=(),
+    seconds=(),
+    labels=("chance", "optimum"),
+)

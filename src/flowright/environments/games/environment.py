@@ -13,9 +13,10 @@ from flowright.environments.games.config import GamesSection
 from flowright.environments.games.display import DISPLAY
 from flowright.environments.games.grid import grid_game
 from flowright.environments.games.number import number_game
-from flowright.environments.games.tasks import GameTask, Position, conversation
+from flowright.environments.games.tasks import GameTask
 from flowright.environments.rollout import Reward, Rollout
 from flowright.grading import Gold
+from flowright.llm.chat import Message
 
 GAMES = {"number": number_game, "grid": grid_game}
 
@@ -71,15 +72,13 @@ class GamesEnvironment(Environment):
         drawn = []
         for _ in range(count):
             task = _task(rng.choice(tasks))
-            made, positions = list[str](), list[Position]()
-            position = task.start
-            for move in rng.choices(moves, k=rng.randrange(self.game.turns)):
-                if (after := position.after(move)).is_over:
+            position, messages = task.start, self.messages(task)
+            for move in rng.choices(moves, k=rng.randrange(self.max_turns)):
+                after = position.after(move)
+                if after.is_over:
                     break
                 position = after
-                made.append(move)
-                positions.append(position)
-            messages = conversation(task, made, positions)
+                messages += [Message("assistant", move), Message("user", position.view)]
             drawn.append(Demonstration(messages, rng.choices(moves, k=completions)))
         return drawn
 

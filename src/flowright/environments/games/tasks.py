@@ -7,7 +7,6 @@ from functools import cache
 from typing import Self
 
 from flowright.data.task import Task
-from flowright.llm.chat import Message
 
 
 class Position(ABC):
@@ -82,13 +81,3 @@ class GameRules:
             return sum(value(position.after(m), left - 1) for m in self.moves) / len(self.moves)
 
         return sum(value(task.start, self.turns) for task in tasks) / len(tasks)
-
-
-def conversation(
-    task: GameTask, moves: Sequence[str], positions: Sequence[Position]
-) -> list[Message]:
-    """Return the prompt, and moves with the views of the positions that they led to."""
-    messages = [Message("user", task.problem)]
-    for move, position in zip(moves, positions, strict=True):
-        messages += [Message("assistant", move), Message("user", position.view)]
-    return messages
