@@ -67,16 +67,16 @@ def with_flowsteer_reward(rollout: Rollout) -> Rollout:
 class CanvasRollouts(WorkflowRollouts):
     """Rolls out canvases: as programs, by the executor of workflows."""
 
-    async def _one(self, completion: Episode) -> Rollout:
+    async def _one(self, episode: Episode) -> Rollout:
         """Roll out the canvas of an episode. A program that no policy wrote, such as a baseline, is
         run as it is."""
-        task, sample = completion.task, completion.sample
+        task, sample = episode.task, episode.sample
         if not sample.token_ids and source_in(sample.text) is not None:
-            return await super()._one(completion)
+            return await super()._one(episode)
         assert isinstance(task, Problem)
-        texts = [turn.sample.text for turn in completion.turns]
-        canvas = await off_loop(lambda: final_canvas(completion), *texts)
-        failed = sum(turn.is_failed for turn in completion.turns)
+        texts = [turn.sample.text for turn in episode.turns]
+        canvas = await off_loop(lambda: final_canvas(episode), *texts)
+        failed = sum(turn.is_failed for turn in episode.turns)
         if not canvas.nodes:
             failure = Failure(Reason.NO_PROGRAM, "the canvas is empty at the end")
             reward = reward_of(failure, None, self._rewards)
@@ -84,7 +84,7 @@ class CanvasRollouts(WorkflowRollouts):
             return Rollout(task, sample, reward, failure, details=details)
         text = program_of(canvas, task.kind == "code")
         program = replace(sample, text=text, finish_reason="stop")
-        rollout = await super()._one(replace(completion, turns=(Turn((), program),)))
+        rollout = await super()._one(replace(episode, turns=(Turn((), program),)))
         known = rollout.details
         assert isinstance(known, WorkflowDetails)
         details = CanvasDetails(known.workflow, known.execution, canvas=canvas, failed=failed)

@@ -305,7 +305,7 @@ class WorkflowEnvironment(Environment):
     def planned_calls(self, train: Sequence[Task]) -> Mapping[str, float]:
         """Calls as in programs of the grammar, one an operator, with a program in every turn."""
         shown = self.demonstrations(train, _PLANNED * self.max_turns, 1, self.config.seed)
-        first = [one.completions[0] for one in shown if len(one.messages) == 1]
+        first = [d.completions[0] for d in shown if "assistant" not in {m.role for m in d.messages}]
         called = [name for one in first for name in expected_calls(one) if name != "test"]
         reward, judge = self.config.reward, self.config.judge
         asked = judge.mode != "rules" and reward.judge_weight > 0
