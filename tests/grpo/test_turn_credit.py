@@ -110,6 +110,7 @@ def test_gigpo_adds_the_lead_over_turns_that_began_in_the_same_state() -> None:
         [0.5 + first[3], 0.5 - 0.5 / 8, 0.5 + 0.5 / 8, 0.5],
     ]
     assert_turns(found, expected)
+    assert found.alone == 2
 
 
 def test_gigpo_divides_by_the_deviation_of_a_state_where_groups_are_scaled() -> None:
