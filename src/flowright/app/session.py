@@ -31,7 +31,7 @@ from flowright.core.errors import RunPaused, UserError
 from flowright.core.files import write_json
 from flowright.data.mixture import Mixture
 from flowright.data.task import Task
-from flowright.environments.base import Environment, TaskSets, prompt_encoder
+from flowright.environments.base import Environment, TaskSets
 from flowright.environments.rollout import Rollout
 from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, Measure
 from flowright.evaluation.evaluator import (
@@ -41,6 +41,7 @@ from flowright.evaluation.evaluator import (
     keep_answers,
     keep_attempts,
     keep_baseline,
+    make_evaluator,
     scored_row,
 )
 from flowright.evaluation.perplexity import (
@@ -66,7 +67,6 @@ from flowright.policy.head import ScalarHead
 from flowright.policy.model import Policy, choose_device
 from flowright.policy.model_thread import on_model_thread
 from flowright.policy.sampling import Sampler, TokenTexts, fitting
-from flowright.policy.turns import Contexts
 from flowright.runs.checkpoints import saved_checkpoints
 from flowright.runs.directory import RunDirectory
 from flowright.runs.run_files import EVALUATION, VALIDATION
@@ -183,7 +183,7 @@ async def _run(start: Start, run: RunDirectory | Follower, console: Console, ran
         first_text, last_text = await before_and_after(text)
         if not ranks.is_first:
             return 0
-        evaluator = _evaluator(config, environment, policy)
+        evaluator = make_evaluator(config, environment, policy)
         measure = partial(Evaluator.row, draw=step + 1, samples=config.evaluation.final_samples)
         keep = partial(keep_attempts, run, environment, EVALUATION)
 
@@ -271,7 +271,7 @@ async def _compare(
             rows[name] = partial(_scored, name, trained, policy, source, config.grpo)
         else:
             sampler = local_sampler(config, policy, trained)
-            evaluator = _evaluator(config, environment, policy)
+            evaluator = make_evaluator(config, environment, policy)
             rows[name] = partial(evaluator.row, name, sampler, text=read)
     selection = selection_of(start.tasks, config)
     return await run_comparison(config, environment, rows, tasks, selection, console)
@@ -307,7 +307,7 @@ def make_trainer(
     learner = Learner(
         policy, config.grpo, sampled.temperature, config.seed, ranks, top_p=sampled.top_p
     )
-    evaluator = _evaluator(config, environment, policy, ranks)
+    evaluator = make_evaluator(config, environment, policy, ranks)
     longest = config.policy.max_prompt_tokens
     fits = partial(fitting, tokenizer=policy.tokenizer, max_tokens=longest)
     texts = TokenTexts(policy.tokenizer, policy.end_ids) if config.run.keep_logprobs else None
@@ -320,17 +320,6 @@ def make_trainer(
     if text is not None:
         validation = TextValidation(validation, text)
     return Trainer(config, run, reporter, pipeline, learner, saves, validation, ranks)
-
-
-def _evaluator(
-    config: Config, environment: Environment, policy: Policy, ranks: Ranks = ONE
-) -> Evaluator:
-    longest = config.policy.max_prompt_tokens
-    encode = prompt_encoder(environment, policy.tokenizer, longest)
-    contexts = Contexts(policy.tokenizer, policy.end_ids)
-    if environment.max_turns > 1:
-        contexts.check()
-    return Evaluator(environment, encode, config, ranks, contexts=contexts)
 
 
 async def run_evaluation(evaluation: Evaluation, console: Console) -> Comparison:
@@ -351,7 +340,7 @@ async def run_evaluation(evaluation: Evaluation, console: Console) -> Comparison
         await check_samplers(config)
         known = [*tasks.val, *evaluation.problems, *evaluation.selection]
         await opened.enter_async_context(environment.open(known))
-        evaluator, text = _evaluator(config, environment, policy), open_text(config, policy)
+        evaluator, text = make_evaluator(config, environment, policy), open_text(config, policy)
         keep = partial(keep_attempts, evaluation.ledger, environment, EVALUATION)
         evaluation.ledger.begin(given.model_dump(mode="json"))
         for line in text.notes if text else ():

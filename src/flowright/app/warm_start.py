@@ -28,10 +28,14 @@ from flowright.core.errors import DataError, RunPaused, UserError
 from flowright.core.files import atomic_directory, check_writable, in_turn
 from flowright.data.mixture import Mixture, tasks_hash
 from flowright.data.task import Task
-from flowright.environments.base import Environment, make_environment, prompt_encoder
+from flowright.environments.base import Environment, make_environment
 from flowright.environments.episode import Episode
 from flowright.environments.rollout import Rollout
-from flowright.evaluation.evaluator import Evaluator, Score, rollout_all
+from flowright.evaluation.evaluator import (
+    Score,
+    make_evaluator,
+    rollout_all,
+)
 from flowright.grpo.batch import Group
 from flowright.grpo.fixed_data import completion_group
 from flowright.grpo.learner import Learner
@@ -39,7 +43,6 @@ from flowright.grpo.selfcheck import check_sharing
 from flowright.policy.base_models import Origin, origin_of
 from flowright.policy.model import Policy, choose_device, load_policy
 from flowright.policy.sampling import Sample
-from flowright.policy.turns import Contexts
 
 Way = tuple[str, ...]
 """Parts of a completion by the environment's ``mix``, or its text without one."""
@@ -147,12 +150,8 @@ class _WarmStart:
         config = config.model_copy(
             update={"evaluation": config.evaluation.model_copy(update=sampling)}
         )
-        encode = prompt_encoder(
-            self._environment, policy.tokenizer, config.policy.max_prompt_tokens
-        )
         sampler = local_sampler(config, policy)
-        contexts = Contexts(policy.tokenizer, policy.end_ids)
-        evaluator = Evaluator(self._environment, encode, config, contexts=contexts)
+        evaluator = make_evaluator(config, self._environment, policy)
         with self._console.status(f"measuring the policy {when}"):
             row = await evaluator.row(when, sampler, probes)
         score: Score = row.kinds["all"]

@@ -96,10 +96,6 @@ class Environment:
     """Further names of a step's metrics, as in other trainers, and the metrics that they stand for.
     Written beside the metric."""
 
-    answers_at_once: ClassVar[bool] = False
-    """True if :meth:`respond` waits for nothing: the turns of all groups are then decoded together,
-    else those of a group."""
-
     respond_seconds: ClassVar[float] = 600.0
     """Timeout of :meth:`respond`, after which an attempt is unscored."""
 
@@ -167,6 +163,12 @@ class Environment:
     def max_turns(self) -> int:
         """The most completions of an attempt. With 1 nothing is answered."""
         return 1
+
+    @property
+    def answers_at_once(self) -> bool:
+        """True if :meth:`respond` waits for nothing: the turns of all groups are then decoded
+        together, else those of a group."""
+        return False
 
     @property
     def max_episode_tokens(self) -> int:

@@ -13,7 +13,7 @@ from flowright.core.files import disk_errors
 from flowright.core.statistics import Estimate, bootstrap, pass_at
 from flowright.data.mixture import tasks_by_kind
 from flowright.data.task import Task
-from flowright.environments.base import Environment
+from flowright.environments.base import Environment, prompt_encoder
 from flowright.environments.episode import Episode
 from flowright.environments.rollout import Reward, Rollout, to_record
 from flowright.evaluation.perplexity import TextScore, text_score_of
@@ -169,6 +169,18 @@ class Evaluator:
             # Never a training step's draws: steps count up from 1, these seeds down from -1.
             seed=config.seed * SEED_STRIDE - 1 - draw,
         )
+
+
+def make_evaluator(
+    config: Config, environment: Environment, policy: Policy, ranks: Ranks = ONE
+) -> Evaluator:
+    """Make the evaluator of a policy's prompts. Raises ConfigError for a chat template that cannot
+    continue an attempt of several turns."""
+    encode = prompt_encoder(environment, policy.tokenizer, config.policy.max_prompt_tokens)
+    contexts = Contexts(policy.tokenizer, policy.end_ids)
+    if environment.max_turns > 1:
+        contexts.check()
+    return Evaluator(environment, encode, config, ranks, contexts=contexts)
 
 
 async def rollout_all(

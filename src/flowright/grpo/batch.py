@@ -205,6 +205,11 @@ class Group:
     others: Sequence["Group"] = ()
 
     @property
+    def trained(self) -> list[Trained]:
+        """All samples, those of the ``others`` included."""
+        return [sample for group in (self, *self.others) for sample in group.samples]
+
+    @property
     def completions(self) -> list[Sequence[int]]:
         """Token ids of the samples (:class:`flowright.policy.prefix.tree.PromptGroup`)."""
         return [sample.token_ids for sample in self.samples]
@@ -235,7 +240,7 @@ def requested(
     batch: Batch, groups: Sequence[Group], prompts: int, needs_rewards: bool = True
 ) -> Requested:
     """Return the whole of a step of ``prompts`` prompts whose ``batch`` gave these groups."""
-    trained = {s.place for group in flattened(groups) for s in group.samples}
+    trained = {sample.place for group in groups for sample in group.trained}
     idle = tuple(
         episode.length
         for p, episodes_G in enumerate(batch.episodes_P_G)
@@ -255,7 +260,7 @@ def flattened(groups: Sequence[Group]) -> list[Group]:
 def by_episode(groups: Sequence[Group], values: Sequence[T]) -> dict[Place, list[T]]:
     """Return a value of each sample of ``groups``, their order that of :func:`flattened`, by
     episode, in the order of the batch and of the turns."""
-    samples = [sample for group in flattened(groups) for sample in group.samples]
+    samples = [sample for group in groups for sample in group.trained]
     found: dict[Place, dict[int, T]] = {}
     for sample, value in zip(samples, values, strict=True):
         assert sample.place is not None

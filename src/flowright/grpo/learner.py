@@ -194,7 +194,7 @@ class Learner:
                 found |= minibatch.by_place()
         metrics = {"policy/lr": rate, **step_norms(norms), **self._metrics(sums_M, count)}
         if not self._choices.objective.fixed_data:
-            trained = sum(s.count for group in flattened(groups) for s in group.samples)
+            trained = sum(sample.count for group in groups for sample in group.trained)
             metrics["policy/covered_frac"] = trained / (trained + sum(requested.idle))
         return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
@@ -225,7 +225,7 @@ class Learner:
         """Return the weight of each sample's tokens, group by group, with those of its ``others``:
         the objective's over all that was drawn, scaled to what was requested. An episode in several
         samples is one to the objective."""
-        samples_P = [[s for one in flattened([group]) for s in one.samples] for group in groups]
+        samples_P = [group.trained for group in groups]
         owners, lengths = [], dict[object, int]()
         for sample in (sample for samples in samples_P for sample in samples):
             owners.append(sample.place if sample.credits else id(sample))

@@ -501,8 +501,12 @@ class Pipeline(BatchSource):
 
 def _joined_scores(parts: Sequence[Logprobs | str]) -> Logprobs | str:
     """Join the teacher's scores of an episode's samples; one failure is all of it."""
-    failed = next((part for part in parts if isinstance(part, str)), None)
-    return failed or [value for part in parts for value in part if isinstance(value, float)]
+    scores: list[float] = []
+    for part in parts:
+        if isinstance(part, str):
+            return part
+        scores += part
+    return scores
 
 
 def check_teacher_failures(step: int, batch: Batch, limit: float) -> None:

@@ -54,7 +54,7 @@ class CanvasEnvironment(WorkflowEnvironment):
         return self._section.max_rounds
 
     @property
-    def answers_at_once(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def answers_at_once(self) -> bool:
         return not self._section.run_each_edit
 
     async def respond(self, episode: Episode) -> Observation | None:

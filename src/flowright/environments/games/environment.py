@@ -26,7 +26,6 @@ class GamesEnvironment(Environment):
 
     Config = GamesSection
     display = DISPLAY
-    answers_at_once = True
 
     def __init__(self, config: RunConfig) -> None:
         super().__init__(config)
@@ -38,6 +37,10 @@ class GamesEnvironment(Environment):
     @property
     def reward_bounds(self) -> tuple[float, float]:
         return SHARE
+
+    @property
+    def answers_at_once(self) -> bool:
+        return True
 
     @property
     def max_turns(self) -> int:

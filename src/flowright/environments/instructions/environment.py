@@ -130,7 +130,7 @@ class InstructionsEnvironment(RowEnvironment[InstructionsSection]):
         return self._section.turns
 
     @property
-    def answers_at_once(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def answers_at_once(self) -> bool:
         return self._section.reward == "constraints"
 
     async def respond(self, episode: Episode) -> Observation | None:
