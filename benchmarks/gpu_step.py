@@ -5,7 +5,7 @@ the attention kernels are compared with public operations in float32. Then, for 
 seconds of sampling and of an update, completions' tokens a second, model FLOPs utilisation, and
 peak memory beside the plan's (``flowright.policy.memory``).
 
-    python benchmarks/gpu_step.py [--prompts 2] [--template 0.0] [--sizes 8 16] [--repeats 3]
+    python benchmarks/gpu_step.py [--prompts 2] [--template 0.0] [--sizes 8 16] [--kl 0.0]
     python benchmarks/gpu_step.py --device cpu --tiny    # the same code, on a tiny shape
 
 Utilisation is FLOPs / (seconds x peak of the GPU), where only those FLOPs count that a path must
@@ -15,6 +15,10 @@ vocab_size V, hidden_size d, H heads of size D:
     4 W + 6 A        a token run forward and backward; frozen weights have no gradient of their own
     12 H D           a pair of query and key in each layer: two products forward, four backward
     4 d V            a completion's token in the head, its slope included
+
+and with a KL, for the reference, which runs forward without the adapter:
+
+    2 W, 4 H D and 2 d V
 
 What gradient checkpointing computes again does not count. The shared path computes each token of a
 prefix once, the plain one for every completion; so its utilisation may be higher and it still be
@@ -76,13 +80,23 @@ that fits."""
 @dataclass(frozen=True, slots=True)
 class Load:
     """``prompts`` of ``prompt`` tokens, the first ``template`` of which are the same, with ``size``
-    completions of ``length`` tokens each."""
+    completions of ``length`` tokens each; if ``ragged``, of half to three halves of these."""
 
     prompts: int
     prompt: int
     template: int
     size: int
     length: int
+    ragged: bool = False
+
+    @property
+    def lengths(self) -> list[list[int]]:
+        """Tokens of each prompt's completions."""
+        draw, half = random.Random(1), self.length // 2 if self.ragged else 0
+        return [
+            [draw.randint(self.length - half, self.length + half) for _ in range(self.size)]
+            for _ in range(self.prompts)
+        ]
 
     def groups(self, vocab_size: int) -> list[Group]:
         draw = random.Random(0)
@@ -90,15 +104,12 @@ class Load:
         def ids(count: int) -> list[int]:
             return [draw.randrange(len(SPECIAL), vocab_size) for _ in range(count)]
 
-        def sample() -> Trained:
-            return Trained(ids(self.length), [-9.0] * self.length, draw.choice([-1.0, 1.0]))
+        def sample(length: int) -> Trained:
+            return Trained(ids(length), [-9.0] * length, draw.choice([-1.0, 1.0]))
 
         template = ids(self.template)
         own = self.prompt - self.template
-        return [
-            Group([*template, *ids(own)], [sample() for _ in range(self.size)])
-            for _ in range(self.prompts)
-        ]
+        return [Group([*template, *ids(own)], list(map(sample, some))) for some in self.lengths]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,21 +120,22 @@ class Measured:
     peak: int
 
 
-def flops(shape: ModelShape, load: Load, sharing: bool) -> float:
+def flops(shape: ModelShape, load: Load, sharing: bool, kl: bool = False) -> float:
     """What an update must compute; see the module's docstring."""
-    samples = load.prompts * load.size
-    own, inputs = load.prompt - load.template, load.length - 1
+    lengths = [length for some in load.lengths for length in some]
+    own = load.prompt - load.template
     if sharing:
-        tokens = load.template + load.prompts * own + samples * inputs
+        tokens = load.template + load.prompts * own + sum(lengths) - len(lengths)
         pairs = _triangle(load.template)
         pairs += load.prompts * (_triangle(own) + own * load.template)
-        pairs += samples * (_triangle(inputs) + inputs * load.prompt)
+        pairs += sum(_triangle(n - 1) + (n - 1) * load.prompt for n in lengths)
     else:
-        tokens = samples * (load.prompt + load.length)
-        pairs = samples * _triangle(load.prompt + load.length)
-    products = tokens * (4 * shape.adapted + 6 * shape.adapter)
-    attention = 12 * shape.layers * shape.heads * shape.head_size * pairs
-    return products + attention + samples * load.length * 4 * shape.hidden_size * shape.vocab_size
+        tokens = sum(load.prompt + n for n in lengths)
+        pairs = sum(_triangle(load.prompt + n) for n in lengths)
+    pair = shape.layers * shape.heads * shape.head_size * pairs
+    head = sum(lengths) * shape.hidden_size * shape.vocab_size
+    found = tokens * (4 * shape.adapted + 6 * shape.adapter) + 12 * pair + 4 * head
+    return found + kl * (tokens * 2 * shape.adapted + 4 * pair + 2 * head)
 
 
 def _triangle(count: int) -> int:
@@ -197,7 +209,7 @@ def update_row(
     policy: Policy, section: PolicySection, load: Load, sharing: bool, options: argparse.Namespace
 ) -> str:
     grpo = GrpoSection(
-        kl_coefficient=0.0,
+        kl_coefficient=options.kl,
         prefix_sharing=sharing,
         micro_batch_tokens=options.budget,
         learning_rate=1e-6,
@@ -212,7 +224,8 @@ def update_row(
     tokens = load.prompts * load.size * load.length / found.seconds
     used = "-"
     if options.peak:
-        share = flops(shape, load, sharing) / found.seconds / (options.peak * 1e12)
+        needed = flops(shape, load, sharing, options.kl > 0)
+        share = needed / found.seconds / (options.peak * 1e12)
         used = f"{share:.1%}"
     name = f"update, {'shared' if sharing else 'plain'}"
     return _row(load, name, found, tokens, used, plan, "updating")
@@ -258,6 +271,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--sizes", type=int, nargs="+", default=[8, 16], help="attempts, G")
     parser.add_argument("--repeats", type=int, default=3, help="the median of so many")
     parser.add_argument("--budget", type=int, default=4096, help="grpo.micro_batch_tokens")
+    parser.add_argument("--kl", type=float, default=0.0, help="grpo.kl_coefficient")
     parser.add_argument("--peak", type=float, help="TFLOP/s of the GPU, where it is not known")
     parser.add_argument("--keep-activations", action="store_true", help="no checkpointing")
     return parser.parse_args(arguments)

@@ -49,6 +49,11 @@ def test_what_a_path_must_compute(gpu_step: ModuleType) -> None:
     pairs = 10 + 2 * (3 + 2 * 4)
     assert gpu_step.flops(shape, load, True) == 8 * a_token + pairs * a_pair + the_head
     assert gpu_step.flops(shape, load, False) == 14 * a_token + 2 * 28 * a_pair + the_head
+    # The reference: a third of attention's products, half of the head's, no adapter.
+    reference = 8 * 2 * shape.adapted + pairs * a_pair / 3 + the_head / 2
+    assert gpu_step.flops(shape, load, True, True) == pytest.approx(
+        gpu_step.flops(shape, load, True) + reference
+    )
 
 
 def test_a_card_is_known_by_its_name(gpu_step: ModuleType) -> None:

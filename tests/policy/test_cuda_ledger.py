@@ -1,0 +1,80 @@
+"""Budgets of kernels, host syncs and copies on a GPU, counted on a pretended one."""
+
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+from cuda_ledger import Ledger, decoding, update
+from gpu_step import Load
+from pretended_cuda import CUDA, pretended
+
+LOAD = Load(prompts=3, prompt=40, template=24, size=4, length=12, ragged=True)
+
+
+def layer_of(one: Ledger, two: Ledger) -> int:
+    return two.number("kernel") - one.number("kernel")
+
+
+def test_an_update_reads_back_its_norm_and_its_sums() -> None:
+    one, two = (update("7B", layers, LOAD, kl=0.001)[0] for layers in (1, 2))
+    assert (two.number("pageable"), two.number("mixed")) == (0, 0)
+    waits = {site.rpartition(":")[0]: count for site, count in two.sites("wait")}
+    assert waits.pop("number of the CPU written by index at policy/prefix/attention.py") == 6
+    assert waits == {
+        "copy to the CPU at grpo/step_record.py": 3,
+        "number read back at grpo/learner.py": 1,
+    }
+    assert layer_of(one, two) <= 1344
+    assert one.number("kernel") - layer_of(one, two) <= 275, "outside of layers"
+
+
+def test_a_decoded_token_is_read_back_once() -> None:
+    one, two = (decoding("7B", layers, LOAD, fill=2)[0] for layers in (1, 2))
+    assert [(site.rpartition(":")[0], n) for site, n in two.sites("wait")] == [
+        ("copy to the CPU at policy/local.py", 1)
+    ]
+    assert (two.number("pageable"), two.number("mixed")) == (0, 0)
+    assert layer_of(one, two) <= 85
+    assert one.number("kernel") - layer_of(one, two) <= 61, "outside of layers"
+
+
+def test_what_makes_a_host_wait_is_seen() -> None:
+    with pretended() as record:
+        x = torch.zeros(4, 6, device="cuda", requires_grad=True)
+        assert x.device == CUDA and x.is_cuda
+        y = (x * 2).detach()
+        y[:, torch.tensor([1, 2]).pin_memory().to(CUDA, non_blocking=True)] = 0
+        y[0] = 1  # a fill
+        assert float(y.sum()) == 1
+        (y @ torch.zeros(6, 3).to(CUDA)).tolist()
+        y[y > 0]
+        (x * 2).sum().backward()
+        y.add_(torch.ones(6))  # a CPU tensor
+    assert x.grad is not None and x.grad.shape == x.shape
+    found = {kind: dict(record.count(kind)) for kind in ("wait", "pageable", "mixed", "pinned")}
+    assert found == {
+        "wait": {
+            "number of the CPU written by index at benchmark": 1,
+            "number read back at benchmark": 1,
+            "copy to the CPU at benchmark": 1,
+            "index by truth values at benchmark": 1,
+        },
+        "pageable": {"copy at benchmark": 1},
+        "mixed": {"add_ at benchmark": 1},
+        "pinned": {"copy at benchmark": 1},
+    }
+    assert sum(event.flops for event in record.events) == 2 * 4 * 6 * 3
+
+
+def test_memory_is_counted_by_storage_while_it_lives() -> None:
+    with pretended() as record:
+        x = torch.zeros(1024, device="cuda")
+        y = x[:512] + x[512:]
+        assert record.live == 4096 + 2048
+        del x
+        assert (record.live, record.peak) == (2048, 6144)
+        record.clear()
+        y.mul_(2)
+        assert (record.live, record.peak) == (2048, 2048)
