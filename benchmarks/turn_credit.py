@@ -24,6 +24,12 @@ from flowright.evaluation.comparison import TRAINED, UNTRAINED
 from flowright.runs.run_files import read_evaluation, read_state
 
 CREDITS = ("outcome", "discounted", "gigpo")
+SETTINGS = {
+    "grid": [],
+    # A leash to the cold start, which guesses evenly: without one the first guess is settled before
+    # the later ones are any good, and so before it matters which it is.
+    "number": ["grpo.kl_coefficient=0.15", "grpo.steps=160", "evaluation.final_samples=25"],
+}
 ARMS = [
     *(f"grid:{credit}{more}" for credit in CREDITS for more in ("", ":shuffled")),
     *("number:gigpo", "number:gigpo:shuffled"),
@@ -36,7 +42,8 @@ def measured(output: Path, arm: str, seed: int, more: Sequence[str]) -> dict[str
     kept = output / f"{name}.json"
     if not kept.exists():
         game, credit, *shuffled = arm.split(":")
-        settings = [f"games.game={game}", f"grpo.turns.credit={credit}", f"seed={seed}", *more]
+        settings = [f"games.game={game}", f"grpo.turns.credit={credit}", f"seed={seed}"]
+        settings += [*SETTINGS[game], *more]
         settings += ["grpo.advantage_scale=benchmarks.shuffled:shuffled"] * bool(shuffled)
         begun = cpu_seconds()
         run = trained(output, name, "--config", "config/games.yaml", *settings)

@@ -6,7 +6,7 @@ The environment rewards completions that hold one of some tokens; nothing in it 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import pytest
 from clocks import without_clocks
@@ -153,6 +153,7 @@ def configured(
     evaluation: dict[str, Any] | None = None,
     judge: dict[str, Any] | None = None,
     max_staleness: int = 0,
+    order: Literal["batch", "ready"] = "batch",
 ) -> Config:
     training: dict[str, Any] = {
         "steps": 4,
@@ -170,7 +171,7 @@ def configured(
         run=RunSection(**kept | (run or {})),
         evaluation=EvaluationSection(**measured | (evaluation or {})),
         judge=JudgeSection(**judge or {}),
-        pipeline=PipelineSection(max_staleness=max_staleness),
+        pipeline=PipelineSection(max_staleness=max_staleness, order=order),
     )
 
 

@@ -57,6 +57,7 @@ from flowright.grpo.episodes import Player
 from flowright.grpo.fixed_data import FixedData, FixedDataValidation
 from flowright.grpo.learner import Learner
 from flowright.grpo.objectives import choices_of, resolved
+from flowright.grpo.order import Order
 from flowright.grpo.pipeline import Pipeline
 from flowright.grpo.ranks import ONE, Follower, Ranks, Reporter, peers_of_passes
 from flowright.grpo.selfcheck import check_adapter, check_sampler, check_sharing
@@ -312,7 +313,10 @@ def make_trainer(
     fits = partial(fitting, tokenizer=policy.tokenizer, max_tokens=longest)
     texts = TokenTexts(policy.tokenizer, policy.end_ids) if config.run.keep_logprobs else None
     player = Player(environment, sampler, evaluator.contexts)
-    pipeline = Pipeline(config, player, evaluator.encode, fits, tasks.train, ranks, texts, teacher)
+    order = Order(run.path) if config.pipeline.order == "ready" else None
+    pipeline = Pipeline(
+        config, player, evaluator.encode, fits, tasks.train, ranks, texts, teacher, order
+    )
     held_out = Mixture(tasks.val, config.seed).distinct(config.evaluation.problems)
     saves = Saves(config, run, policy, learner, pipeline, reporter, ranks)
     keep = partial(keep_attempts, run, environment, VALIDATION)

@@ -251,13 +251,24 @@ class PipelineSection(Section):
 
     max_staleness: Annotated[int, Field(ge=0, le=16)] | None = None
     """Updates between sampling a batch and training on it; 0 is strictly on-policy. Default: 1 on a
-    GPU, 0 on a CPU and for the embedded policy."""
+    GPU, 0 on a CPU and for the embedded policy; 2 with `order: ready`."""
+    order: Literal["batch", "ready"] = "batch"
+    """`batch`: a step trains on the batch of its number. `ready`: on the groups that end first,
+    each sampled a step ahead and at most `max_staleness` (2 or more) old; `order.jsonl` in the run
+    directory keeps them, and a resumed run takes the same."""
+
+    @model_validator(mode="after")
+    def _check_groups_can_wait(self) -> "PipelineSection":
+        if self.order == "ready" and self.max_staleness in (0, 1):
+            raise ValueError("max_staleness: order: ready needs 2 or more; else no group can wait")
+        return self
 
     def on(self, device: str) -> "PipelineSection":
         """With every default that depends on the device."""
         if self.max_staleness is not None:
             return self
-        return self.model_copy(update={"max_staleness": int(device == "cuda")})
+        staleness = 2 if self.order == "ready" else int(device == "cuda")
+        return self.model_copy(update={"max_staleness": staleness})
 
 
 class RaySection(Section):

@@ -183,7 +183,7 @@ def save_checkpoint(
             (folder / CHAT_TEMPLATE).write_text(policy.template, encoding="utf-8", newline="")
         about = {
             "pending": {
-                number: [asdict(waiting) for waiting in waiting_P]
+                number: [waiting and asdict(waiting) for waiting in waiting_P]
                 for number, waiting_P in state.pending.items()
             },
             "tasks_hash": state.tasks_hash,
@@ -220,7 +220,7 @@ def restore(
         state = _loaded(path / "trainer.pt", learner)
         known = "tasks_hash" in state  # an older format kept no prompts with the samples
         pending = {
-            number: [_waiting(fields) for fields in waiting_P]
+            number: [fields and _waiting(fields) for fields in waiting_P]
             for number, waiting_P in (state.get("pending", {}) if known else {}).items()
         }
         remembered = json.loads(state.get("remembered", "[]"))

@@ -4,15 +4,17 @@ A batch is sampled (on the device), then rolled out (waiting for large models mo
 then trained on. With ``pipeline.max_staleness`` s, batch b is sampled as soon as b - 1 - s updates
 are done, and is rolled out while the learner is still busy with those before it. So batch numbers
 alone fix which policy samples which batch, never who was faster; with s = 0 everything happens in
-turn. The trainer samples and updates one after the other, so that the device has one user.
+turn. With ``pipeline.order: ready`` a step trains on the groups that end first, of whatever batch
+(:mod:`flowright.grpo.order`). The trainer samples and updates one after the other, so that the
+device has one user.
 """
 
 import asyncio
 import hashlib
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import partial, reduce
 from typing import Any, Literal
 
 from flowright.config.root import Config
@@ -44,6 +46,7 @@ from flowright.grpo.batch import (
 )
 from flowright.grpo.episodes import Player, rolled_out
 from flowright.grpo.learner import Learner
+from flowright.grpo.order import GroupPlace, Order, first_ended
 from flowright.grpo.problems import BatchTask, Fitting, problems_of, shown_prompts
 from flowright.grpo.ranks import ONE, Ranks
 from flowright.grpo.step_record import (
@@ -80,8 +83,8 @@ class WaitingSamples:
         return min(t["sample"]["version"] for e in self.episodes for t in e["turns"])
 
 
-Pending = Mapping[int, Sequence[WaitingSamples]]
-"""Samples that wait for the learner: by step, for each problem."""
+Pending = Mapping[int, Sequence[WaitingSamples | None]]
+"""Samples that wait for the learner: by batch, for each problem, None for one trained on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +99,25 @@ class SourceState:
     outdated: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Started:
-    """A sampled batch; ``running`` gives it rolled out, and when rollouts began and ended."""
+    """A sampled batch or one of its groups; ``running`` gives it rolled out, and when rollouts
+    began and ended."""
 
+    number: int
     problems_P: Sequence[BatchTask]
     episodes_P_G: Sequence[Sequence[Episode]]
     running: asyncio.Task[tuple[Batch, float, float]]
+
+    @property
+    def places(self) -> list[GroupPlace]:
+        return [(self.number, problem.place) for problem in self.problems_P]
+
+    @property
+    def oldest(self) -> int:
+        """The oldest policy that wrote a turn."""
+        turns = (t for group in self.episodes_P_G for e in group for t in e.turns)
+        return min(turn.sample.version for turn in turns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +183,7 @@ class Pipeline(BatchSource):
     """Samples and rolls out this rank's share of a run's batches. ``encode`` makes a task's own
     prompt, ``fitting`` those of its scaffolds. ``texts``: the texts of tokens, where records keep
     log-probabilities. ``teacher``: that of a distillation, which scores samples while they are
-    rolled out."""
+    rolled out. ``order``: of groups that are taken as they end."""
 
     def __init__(
         self,
@@ -180,6 +195,7 @@ class Pipeline(BatchSource):
         ranks: Ranks = ONE,
         texts: TokenTexts | None = None,
         teacher: Teacher | None = None,
+        order: Order | None = None,
     ) -> None:
         super().__init__(player.environment, tasks)
         self._config = config
@@ -192,8 +208,12 @@ class Pipeline(BatchSource):
         self._teacher = teacher
         self._mixture = Mixture(tasks, config.seed)
         self._spare = Mixture(tasks, f"{config.seed}/resampled")
-        self._batches: dict[int, _Started] = {}
-        self._kept: dict[int, dict[int, list[Episode]]] = {}  # of a resumed run: by step and place
+        self._order = order
+        self._begun: set[int] = set()  # batches of which groups may wait
+        self._started: list[_Started] = []
+        self._taken: tuple[int, list[_Started]] = (0, [])  # by the step in progress
+        self._kept: dict[int, dict[int, list[Episode]]] = {}  # of a resumed run: by batch and place
+        self._trained: set[GroupPlace] = set()  # of a resumed run's batches
         self._dropped = 0  # samples that restore() dropped, until a step reports them
         self._seconds: dict[str, float] = {}  # of the step in progress, by metric
 
@@ -307,16 +327,25 @@ class Pipeline(BatchSource):
 
     async def _run_ahead(self, step: int) -> None:
         """Sample what may be sampled before the update of ``step``, and begin its rollouts."""
-        self._batches = {number: b for number, b in self._batches.items() if number >= step}
+        _, taken = self._taken
+        self._started = [one for one in self._started if one not in taken]
+        self._taken = (step, [])
         last = min(step + self._ahead, self._config.grpo.steps)
-        for number in range(step, last + 1):
-            if number not in self._batches:
-                problems_P = self._share(self._tasks(number), number)
-                kept = self._kept.pop(number, {})
-                missing = [problem for problem in problems_P if problem.place not in kept]
-                drawn = iter(await self._sample(missing, self._seed(number), str(number)))
-                episodes_P_G = [kept.get(problem.place) or next(drawn) for problem in problems_P]
-                self._begin(number, problems_P, episodes_P_G)
+        wanted = {*range(step, last + 1), *(self._kept if self._order else ())}
+        for number in sorted(wanted - self._begun):
+            share_P = self._share(self._tasks(number), number)
+            problems_P = [p for p in share_P if (number, p.place) not in self._trained]
+            kept = self._kept.pop(number, {})
+            missing = [problem for problem in problems_P if problem.place not in kept]
+            drawn = iter(await self._sample(missing, self._seed(number), str(number)))
+            episodes_P_G = [kept.get(problem.place) or next(drawn) for problem in problems_P]
+            self._begun.add(number)
+            for some in self._units(len(problems_P)):
+                self._begin(number, problems_P[some], episodes_P_G[some])
+
+    def _units(self, groups: int) -> list[slice]:
+        """Return the parts of a batch that are rolled out, and taken, by themselves."""
+        return [slice(n, n + 1) for n in range(groups)] if self._order else [slice(None)]
 
     async def _rolled_out(self, step: int, enter: Enter) -> Batch:
         """This rank's share of a step's batch, once its last attempt is done."""
@@ -324,11 +353,33 @@ class Pipeline(BatchSource):
         await self._run_ahead(step)
         enter("rollout", step)
         waited_from = time.perf_counter()
-        batch, began, ended = await self._batches[step].running
+        taken = await self._next(step)
+        self._taken = (step, taken)
+        done = [await one.running for one in taken]
+        ended = max((end for *_, end in done), default=waited_from)
         self._seconds["time/wait_for_llm"] += max(0.0, ended - waited_from)
         self._seconds["time/wait_for_learner"] = max(0.0, waited_from - ended)
-        self._seconds["time/rollout"] = ended - began
-        return batch
+        self._seconds["time/rollout"] = ended - min((begin for _, begin, _ in done), default=ended)
+        return reduce(Batch.followed_by, (batch for batch, *_ in done), Batch([], [], [], []))
+
+    async def _next(self, step: int) -> list[_Started]:
+        """Return this rank's part of a step: its batch, or the groups that end first."""
+        if self._order is None:
+            return [one for one in self._started if one.number == step]
+        size = len(self._ranks.mine(range(self._config.grpo.prompts_per_step)))
+        recorded = await self._ranks.broadcast(self._order.recorded(step))
+        repeated = [one for one in self._started if recorded.issuperset(one.places)]
+        if len(repeated) == size:
+            taken = repeated
+        else:
+            behind = (self._config.pipeline.max_staleness or 0) + 1
+            due = [max(step, one.oldest + behind) for one in self._started]
+            running = [one.running for one in self._started]
+            taken = [self._started[n] for n in await first_ended(running, due, step, size)]
+        shares = await self._ranks.all_gather([place for one in taken for place in one.places])
+        if self._ranks.is_first:
+            self._order.keep(step, [place for share in shares for place in share])
+        return taken
 
     async def _another_round(self, step: int, number: int, groups: int) -> Batch:
         """This rank's share of ``groups`` more groups for a step, from problems kept for this,
@@ -346,11 +397,20 @@ class Pipeline(BatchSource):
         return batch
 
     def state(self, step: int) -> SourceState:
-        """Samples of batches after ``step``, since a later policy would draw others; and what the
-        environment remembers but for those batches, which are rolled out again."""
-        later = {n: self._waiting(batch) for n, batch in self._batches.items() if n > step}
-        keys = [f"{self._config.seed}/{number}/" for number in later]
-        return SourceState(later, self.environment.state(keys))
+        """Samples that are trained on after ``step``, since a later policy would draw others; and
+        what the environment remembers but for those, which are rolled out again."""
+        at, taken = self._taken
+        later = [one for one in self._started if at > step or one not in taken]
+        waiting = {place: found for one in later for place, found in self._waiting(one)}
+        first = step + 1 + self._ahead - (self._config.pipeline.max_staleness or 0)
+        places = self._ranks.mine(range(self._config.grpo.prompts_per_step))
+        pending = {
+            number: [waiting.get((number, place)) for place in places]
+            for number in sorted(self._begun)
+            if number >= first
+        }
+        keys = [f"{self._key(str(number), place)}/" for number, place in waiting]
+        return SourceState(pending, self.environment.state(keys))
 
     def restore(self, state: SourceState) -> list[str]:
         """Take up this rank's share of the samples that still fit: same place, prompt and sampling,
@@ -364,25 +424,27 @@ class Pipeline(BatchSource):
                 self.environment.restore(mine)
         return [line for line in lines if line]
 
-    def _take_up(self, number: int, waiting_P: Sequence[WaitingSamples]) -> str:
+    def _take_up(self, number: int, pending_P: Sequence[WaitingSamples | None]) -> str:
         problems_P = self._problems(list(enumerate(self._tasks(number))), number)
-        wanted_P = [(problem.task.id, self._fingerprint(problem)) for problem in problems_P]
-        failed_P = [sum(e["failure"] is not None for e in w.episodes) for w in waiting_P]
-        most = self._config.grpo.max_unscored * sum(len(w.episodes) for w in waiting_P)
-        pauses = sum(failed_P) > most  # as the run did, unless those that failed are played again
+        waiting_P = {place: waiting for place, waiting in enumerate(pending_P) if waiting}
+        if self._order:
+            self._trained |= {(number, place) for place in {*range(len(pending_P))} - {*waiting_P}}
+        failed_P = {p: sum(e["failure"] is not None for e in w.episodes)
+                    for p, w in waiting_P.items()}  # fmt: skip
+        most = self._config.grpo.max_unscored * sum(len(w.episodes) for w in waiting_P.values())
+        pauses = sum(failed_P.values()) > most  # as the run did, unless those are played again
         fit = {
             place: problem.restored(waiting.episodes, self._key(str(number), place))
-            for place, (problem, waiting, wanted, failed) in enumerate(
-                zip(problems_P, waiting_P, wanted_P, failed_P, strict=False)
-            )
-            if (waiting.task_id, waiting.asked) == wanted
+            for place, problem in enumerate(problems_P)
+            if (waiting := waiting_P.get(place)) is not None
+            and (waiting.task_id, waiting.asked) == (problem.task.id, self._fingerprint(problem))
             and len(waiting.episodes) == self._config.grpo.group_size
             and waiting.oldest >= number - 1 - self._ahead
-            and not (pauses and failed)
+            and not (pauses and failed_P[place])
         }
-        mine = self._ranks.mine(range(len(wanted_P)))
+        mine = self._ranks.mine(range(len(problems_P)))
         self._kept[number] = {place: fit[place] for place in mine if place in fit}
-        lost = [waiting for place, waiting in enumerate(waiting_P) if place not in fit]
+        lost = [waiting for place, waiting in waiting_P.items() if place not in fit]
         if not lost:
             return ""
         count = sum(len(waiting.episodes) for waiting in lost)
@@ -395,14 +457,16 @@ class Pipeline(BatchSource):
         )
 
     async def aclose(self) -> None:
-        running = [started.running for started in self._batches.values()]
+        running = [started.running for started in self._started]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
     @property
     def _ahead(self) -> int:
-        return self._config.pipeline.max_staleness or 0
+        """Steps that a batch is sampled before the step of its number."""
+        staleness = self._config.pipeline.max_staleness or 0
+        return min(1, staleness) if self._order else staleness
 
     def _tasks(self, step: int) -> list[Task]:
         return self._mixture.batch(step - 1, self._config.grpo.prompts_per_step)
@@ -457,13 +521,13 @@ class Pipeline(BatchSource):
             return batch, began, time.perf_counter()
 
         running = asyncio.create_task(run())
-        self._batches[number] = _Started(problems_P, episodes_P_G, running)
+        self._started.append(_Started(number, problems_P, episodes_P_G, running))
 
-    def _waiting(self, batch: _Started) -> list[WaitingSamples]:
-        return [
-            WaitingSamples(problem.task.id, self._fingerprint(problem), [e.state() for e in some])
-            for problem, some in zip(batch.problems_P, batch.episodes_P_G, strict=True)
-        ]
+    def _waiting(self, batch: _Started) -> Iterator[tuple[GroupPlace, WaitingSamples]]:
+        for problem, some in zip(batch.problems_P, batch.episodes_P_G, strict=True):
+            states = [episode.state() for episode in some]
+            asked = self._fingerprint(problem)
+            yield (batch.number, problem.place), WaitingSamples(problem.task.id, asked, states)
 
     async def _rollout(
         self, problems_P: Sequence[BatchTask], episodes_P_G: list[list[Episode]]
