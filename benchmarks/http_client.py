@@ -5,12 +5,19 @@ of this process alone, in which a trainer also drives workflows, judges and gold
 requirements-test.txt, which has the package and its httpx2.
 
     python benchmarks/http_client.py [--calls 1500] [--in-flight 64]
+
+With ``--servers``, the replies a second of so many embedded servers, beside one: replies
+take 0.5 s in the mean, and each server gets at most ``--in-flight`` of them at a time.
+
+    python benchmarks/http_client.py --servers 8 --in-flight 4
 """
 
 import argparse
 import asyncio
+import itertools
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 
 import httpx2
 import openai
@@ -23,6 +30,7 @@ from flowright.llm.client import ChatClient
 from flowright.simulation.process import SimulatedServer
 
 REPEATS = 3
+WARM, SECONDS = 3.0, 20.0
 Ask = Callable[[], Awaitable[object]]
 
 
@@ -42,11 +50,52 @@ async def cost(ask: Ask, calls: int, in_flight: int) -> float:
     return min(found)
 
 
+async def rate(count: int, in_flight: int) -> float:
+    """Replies a second of so many servers, over SECONDS from the second WARM on."""
+    task = build_offline(0).val[0]
+    async with AsyncExitStack() as stack:
+        section = SimulatedSection(latency_ms=500)
+        servers = [SimulatedServer([task], section) for _ in range(count)]
+        urls = [(await stack.enter_async_context(server)).base_url for server in servers]
+        entry = servers[0].entry().model_copy(update={"base_url": tuple(urls)})
+        client = ChatClient("simulated", entry, LlmSection(max_concurrency_per_server=in_flight))
+        stack.push_async_callback(client.aclose)
+
+        answered, seeds = 0, itertools.count()
+
+        async def ask() -> None:
+            nonlocal answered
+            for seed in seeds:  # the latency of a request is a function of its text
+                await client.chat(ChatRequest([Message("user", task.problem)], seed=seed))
+                answered += 1
+
+        asking = [asyncio.create_task(ask()) for _ in range(2 * count * in_flight)]
+        await asyncio.sleep(WARM)
+        began, before = time.monotonic(), answered
+        await asyncio.sleep(SECONDS)
+        found = (answered - before) / (time.monotonic() - began)
+        for each in asking:
+            each.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+        return found
+
+
+async def compare_servers(count: int, in_flight: int) -> None:
+    one, many = await rate(1, in_flight), await rate(count, in_flight)
+    print(f"{in_flight} in flight at each server, 0.5 s a reply (simulated)")
+    print(f"1 server   {one:6.1f} requests/s")
+    print(f"{count} servers  {many:6.1f} requests/s   x {many / one:.2f}")
+
+
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--calls", type=int, default=1500)
     parser.add_argument("--in-flight", type=int, default=64)
+    parser.add_argument("--servers", type=int)
     arguments = parser.parse_args()
+    if arguments.servers:
+        await compare_servers(arguments.servers, arguments.in_flight)
+        return
     task = build_offline(0).val[0]
     async with SimulatedServer([task], SimulatedSection()) as server:
         entry = server.entry()

@@ -250,8 +250,8 @@ def test_an_earlier_run_is_the_measure(tmp_path: Path) -> None:
     size = before["grpo"]["prompts_per_step"] * before["grpo"]["group_size"]
     config = configured(tmp_path, f"plan.earlier_run={run}")
     found = from_run(run, config)
-    limit = before["llm"]["max_concurrency"]
-    alone = configured(tmp_path, f"llm.max_concurrency={limit}")
+    limit = before["llm"]["max_concurrency_per_server"]
+    alone = configured(tmp_path, f"llm.max_concurrency_per_server={limit}")
     assert found.figures["policy_tokens_out"] == 50.0
     read = before["grpo"]["prompts_per_step"] * 100.0
     assert found.sampler == pytest.approx((size * 50.0 + 0.5 * read) / 2.0)

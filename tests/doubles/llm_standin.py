@@ -74,7 +74,8 @@ class StandIn:
     """Answers chat requests with ``script``, one step each, then with ``rest`` for ever.
 
     ``models`` is the body of ``/v1/models`` (ids), or a whole response. ``window`` is
-    their ``max_model_len``, ``delay`` the seconds before each reply. Other paths are unknown.
+    their ``max_model_len``, ``delay`` the seconds before each reply; a request beyond ``takes`` at
+    once gets a 429 without it. Other paths are unknown.
     """
 
     script: Iterable[Step] = ()
@@ -84,12 +85,13 @@ class StandIn:
     delay: float = 0.0
     seen: list[Seen] = field(default_factory=list)
     most_at_once: int = 0
+    takes: int | None = None
     choose: Callable[[Seen], Step] | None = None
     port: int = 0
 
     async def __aenter__(self) -> Self:
         self._steps = iter(self.script)
-        self._at_once = 0
+        self._at_once = self.refused = 0
         self._connections: set[asyncio.Task[None]] = set()
         self._server = await asyncio.start_server(self._connection, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
@@ -147,6 +149,11 @@ class StandIn:
         self._at_once += 1
         self.most_at_once = max(self.most_at_once, self._at_once)
         try:
+            if self.takes is not None and self._at_once > self.takes:
+                self.refused += 1
+                writer.write(problem(429, "busy"))
+                await writer.drain()
+                return True
             step = self.choose(seen) if self.choose else next(self._steps, self.rest)
             if self.delay:
                 await asyncio.sleep(self.delay)

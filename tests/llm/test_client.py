@@ -423,6 +423,50 @@ async def test_concurrency_is_bounded_and_the_queue_does_not_eat_the_deadline():
     assert len(replies) == 24  # the last one waited for more than a second
 
 
+async def test_a_server_that_takes_four_at_a_time_is_not_overrun():
+    async with StandIn(delay=0.02, takes=4) as server:
+        client = client_for(server, section=FAST.model_copy(update={"deadline_seconds": 60.0}))
+        replies = await asyncio.gather(*(client.chat(ASK) for _ in range(200)))
+        refused, server.refused = server.refused, 0
+        await asyncio.gather(*(client.chat(ASK) for _ in range(200)))
+        await client.aclose()
+    assert {reply.text for reply in replies} == {"fine"}
+    assert server.most_at_once <= 16, "the first window"
+    assert 0 < refused < 100 and server.refused < 100
+
+
+async def test_each_server_has_its_own_bound_and_a_stuck_one_holds_no_other():
+    section = FAST.model_copy(update={"max_concurrency_per_server": 3, "request_seconds": 30.0})
+    async with StandIn(rest=HANG) as stuck, StandIn(delay=0.02) as fine:
+        client = client_for(stuck, fine, section=section)
+        calls = [asyncio.create_task(client.chat(ASK, 30.0)) for _ in range(60)]
+        while sum(call.done() for call in calls) < 57:
+            await asyncio.sleep(0.01)
+        assert (stuck.most_at_once, fine.most_at_once) == (3, 3)
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        await client.aclose()
+
+
+@pytest.mark.parametrize(
+    ("keys", "each", "total"),
+    [
+        ({}, 64, 512),
+        ({"max_concurrency": 4}, 4, 4),
+        ({"max_concurrency": 256}, 256, 256),
+        ({"max_concurrency_per_server": 128}, 128, 1024),
+        ({"max_concurrency_per_server": 8, "max_concurrency": 20}, 8, 20),
+    ],
+)
+def test_a_bound_over_all_servers_is_kept_whatever_their_number(
+    keys: dict[str, int], each: int, total: int
+):
+    section = LlmSection.model_validate(keys)
+    assert (section.in_flight(1), section.in_flight(8)) == (each, total)
+    assert client_for(base_url=dead_urls(8), section=section).concurrency == total
+
+
 async def test_a_cancelled_call_leaves_nothing_behind():
     async with StandIn([HANG]) as server:
         client = client_for(server, section=FAST.model_copy(update={"max_concurrency": 1}))

@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from flowright.llm.balance import Balance, Lease, Window
 from flowright.llm.counters import Counters, RoleCounts, outages
 from flowright.llm.retries import (
     LONGEST_PAUSE,
-    Balance,
-    Lease,
     RetriedCall,
     Retries,
     RetryPolicy,
@@ -22,7 +21,8 @@ QUICK = RetryPolicy(attempts=3, first_pause=0.001)
 
 
 def retries(*urls: str, keys: tuple[str, ...] = ("k",), concurrency: int = 8) -> Retries:
-    return Retries(Balance(urls or ("http://one",), keys), concurrency)
+    servers = {url: Window(concurrency) for url in urls or ("http://one",)}
+    return Retries(Balance(servers, keys), in_time=60.0)
 
 
 def call(policy: RetryPolicy = QUICK) -> RetriedCall:
@@ -156,5 +156,5 @@ async def test_a_cancelled_attempt_gives_back_its_slot_and_its_server() -> None:
     with pytest.raises(asyncio.CancelledError):
         await running
     (server,) = it.balance.servers
-    assert (server.outstanding, server.failures) == (0, 0)
+    assert (server.window.outstanding, server.failures) == (0, 0)
     assert await it.run(call(), failing()) == "http://one"

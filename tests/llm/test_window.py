@@ -5,9 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from flowright.judging.remote_limits import AdaptiveSlots
-from flowright.llm.counters import RoleCounts
-from flowright.llm.retries import RetriedCall, RetryPolicy
+from flowright.llm.balance import Balance, Window
 from flowright.llm.transport import RequestError
 
 
@@ -19,13 +17,9 @@ class Clock:
         return self.now
 
 
-def call(weight: int, order: int = 0) -> RetriedCall:
-    return RetriedCall(RetryPolicy(1, 0.1), b"", RoleCounts(), weight, order=order)
-
-
 async def test_it_halves_once_for_what_was_on_the_wire_together_and_grows_again() -> None:
     clock = Clock()
-    window = AdaptiveSlots(8, 64, 512, clock=clock)
+    window = Window(512, 64, 8, clock=clock)
     window.answered(16, 1.0)
     assert window.width == 80, "slow start"
     window.held = 64
@@ -41,33 +35,35 @@ async def test_it_halves_once_for_what_was_on_the_wire_together_and_grows_again(
 
 
 async def test_a_heavy_call_is_granted_what_there_is_and_the_earliest_goes_first() -> None:
-    window, let_in = AdaptiveSlots(8, 4, 4), []
+    window, let_in = Window(4, 4, 8), []
+    balance = Balance({"a": window}, ("k",))
 
     async def go(weight: int, order: int) -> None:
-        asked = call(weight, order)
-        async with window.hold(asked):
-            let_in.append((order, asked.granted, window.held))
-            await asyncio.sleep(0)
+        lease = await balance.acquire(weight=weight, order=order)
+        let_in.append((order, lease.granted, window.held))
+        await asyncio.sleep(0)
+        balance.succeeded(lease)
 
     async with asyncio.timeout(30):
-        async with window.hold(call(3)):
-            later = [asyncio.create_task(go(weight, order)) for weight, order in ((2, 2), (16, 1))]
-            await asyncio.sleep(0)
-            later[0].cancel()
-            late = asyncio.create_task(go(1, 3))
-            await asyncio.sleep(0)
-            assert let_in == []
+        first = await balance.acquire(weight=3)
+        later = [asyncio.create_task(go(weight, order)) for weight, order in ((2, 2), (16, 1))]
+        await asyncio.sleep(0)
+        later[0].cancel()
+        late = asyncio.create_task(go(1, 3))
+        await asyncio.sleep(0)
+        assert let_in == []
+        balance.succeeded(first)
         await asyncio.gather(late, *later, return_exceptions=True)
     assert let_in == [(1, 4, 4), (3, 1, 1)]
     assert window.held == 0
 
 
 async def test_who_waits_can_be_told_that_it_is_in_vain() -> None:
-    window = AdaptiveSlots(1, 1, 1)
-    async with window.hold(call(1)):
-        waiting = asyncio.create_task(window.hold(call(1)).__aenter__())
-        await asyncio.sleep(0)
-        window.give_up(RequestError("http_500", "down"))
-        with pytest.raises(RequestError) as told:
-            await waiting
+    balance = Balance({"a": Window(1)}, ("k",))
+    await balance.acquire()
+    waiting = asyncio.create_task(balance.acquire())
+    await asyncio.sleep(0)
+    balance.give_up(RequestError("http_500", "down"))
+    with pytest.raises(RequestError) as told:
+        await waiting
     assert (told.value.kind, told.value.final) == ("http_500", True)

@@ -15,7 +15,9 @@ from typing import Any
 
 from flowright.app.device import planned_device
 from flowright.config.llm import SIMULATED
+from flowright.config.loading import load_entries
 from flowright.config.root import Config
+from flowright.config.section import Concurrency
 from flowright.core.errors import ConfigError, RunError
 from flowright.core.journal import changes_of
 from flowright.data.mixture import Mixture
@@ -54,15 +56,16 @@ _SAME = (
 class Basis:
     """``figures`` are means of an attempt by FIGURES; ``bounds`` names those that are upper bounds
     instead. ``call_seconds``: mean seconds of a call at a server, of the roles where they are
-    known. ``path``: share of an attempt's seconds at servers that it waits for, less than 1 where
-    its calls run beside each other. ``sampler`` and ``learner`` are tokens a second; the sampler's
-    are those of :func:`sampled`. ``own``: seconds of our own computing that an attempt adds to a
-    batch."""
+    known; ``servers``: addresses of each, 1 where unknown. ``path``: share of an attempt's seconds
+    at servers that it waits for, less than 1 where its calls run beside each other. ``sampler`` and
+    ``learner`` are tokens a second; the sampler's are those of :func:`sampled`. ``own``: seconds of
+    our own computing that an attempt adds to a batch."""
 
     source: str
     figures: Figures = field(default_factory=dict)
     bounds: frozenset[str] = frozenset()
     call_seconds: Mapping[str, float] = field(default_factory=dict)
+    servers: Mapping[str, int] = field(default_factory=dict)
     path: float = 1.0
     sampler: float | None = None
     learner: float | None = None
@@ -92,9 +95,12 @@ def sampled(config: Config, drawn: float, read: float) -> float:
 def busy_seconds(config: Config, basis: Basis, attempts: int) -> float:
     """Return the seconds for which attempts keep the busiest servers: calls x mean seconds /
     requests in flight. Roles that one model plays share its requests. No schedule is faster."""
+    each = [
+        work / config.llm.in_flight(basis.servers.get(role, 1))
+        for role, work in zip(ROLES, basis.served(), strict=True)
+    ]
     shared = config.judge_model == config.aflow_executor_model
-    work = sum(basis.served()) if shared else max(basis.served())
-    return work * attempts / config.llm.max_concurrency
+    return attempts * (sum(each) if shared else max(each))
 
 
 def batch_seconds(config: Config, basis: Basis, attempts: int) -> float:
@@ -129,6 +135,7 @@ async def find_basis(
     else:
         calls = environment.planned_calls(tasks.train)
         found = Basis(UNMEASURED, {f"{role}_calls": count for role, count in calls.items()})
+    found = replace(found, servers=_server_counts(config))
     if prompt_tokens is not None:
         found = replace(found, figures={**found.figures, "policy_tokens_in": prompt_tokens})
     return _completed(found, config)
@@ -181,8 +188,11 @@ def _read(run: Path, config: Config) -> Basis:
     found = _measured_by(rows, size * len(rows), f"as measured in {run} ({counted})")
     own = 0.0
     if not (before.get("pipeline") or {}).get("max_staleness"):  # else batches wait beside others
-        llm = config.llm.model_copy(update={"max_concurrency": before["llm"]["max_concurrency"]})
-        waited = batch_seconds(config.model_copy(update={"llm": llm}), found, size)
+        bounds = {key: before["llm"].get(key) for key in Concurrency.model_fields}
+        kept = Concurrency.model_validate({key: n for key, n in bounds.items() if n is not None})
+        llm = config.llm.model_copy(update=dict(kept))
+        there = replace(found, servers=_server_counts(config))
+        waited = batch_seconds(config.model_copy(update={"llm": llm}), there, size)
         own = max(0.0, rollout / len(rows) - waited) / size
     tokens = {"policy_tokens_in": asked / prompts / len(rows),
               "policy_tokens_out": drawn / size / len(rows)}  # fmt: skip
@@ -217,6 +227,12 @@ def _measured_by(rows: Sequence[Figures], attempts: int, source: str) -> Basis:
     waited = (total("time/execute") + total("time/judge")) / len(rows)
     served = sum(found.served())
     return replace(found, path=min(1.0, waited / served) if waited and served else 1.0)
+
+
+def _server_counts(config: Config) -> dict[str, int]:
+    entries = load_entries(config.llm.file, config.models)
+    named = zip(ROLES, (config.aflow_executor_model, config.judge_model), strict=True)
+    return {role: len(entries[name].base_urls) for role, name in named if name in entries}
 
 
 def _plain(config: Config) -> dict[str, Any]:

@@ -9,16 +9,21 @@ from pydantic import (
     Field,
 )
 
-from flowright.config.section import Fraction, NonNegativeFloat, Positive, Seconds, Section
+from flowright.config.section import (
+    Concurrency,
+    Fraction,
+    NonNegativeFloat,
+    Positive,
+    Seconds,
+    Section,
+)
 
 
-class LlmSection(Section):
+class LlmSection(Concurrency):
     """Requests to large models, whatever their role."""
 
     file: Path = Path("config/aflow_llm.yaml")
     """YAML file of models and servers."""
-    max_concurrency: Positive = 64
-    """Requests in flight per model."""
     attempts: Positive = 5
     """Attempts per request."""
     request_seconds: Seconds = 120.0

@@ -11,6 +11,7 @@ from pydantic import (
     Field,
     ValidationInfo,
     field_validator,
+    model_validator,
 )
 
 Positive = Annotated[int, Field(ge=1)]
@@ -65,7 +66,29 @@ class Section(BaseModel):
         return value
 
 
-class ServersSection(Section):
+class Concurrency(Section):
+    """Bounds on the requests in flight. A process of a run has its own."""
+
+    max_concurrency_per_server: Positive = 64
+    """Most requests in flight at each server; halved at 429, 503 and timeouts, regained while
+    replies come in time."""
+    max_concurrency: Positive | None = None
+    """The same over all servers."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_from_total(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("max_concurrency") is not None:
+            return {"max_concurrency_per_server": data["max_concurrency"], **data}
+        return data
+
+    def in_flight(self, servers: int) -> int:
+        """Return the most requests in flight at this many servers."""
+        most = self.max_concurrency_per_server * servers
+        return min(most, self.max_concurrency or most)
+
+
+class ServersSection(Concurrency):
     """vLLM servers of one model, asked by token ids."""
 
     base_urls: tuple[str, ...] = ()
@@ -74,8 +97,8 @@ class ServersSection(Section):
     """Key of all servers; better `${NAME}`."""
     no_proxy: str | None = None
     """Hosts reached without the proxy."""
-    max_concurrency: Positive = 256
-    """Requests in flight, over all servers."""
+    max_concurrency_per_server: Positive = 256
+    """See `llm.max_concurrency_per_server`."""
     request_seconds: Seconds = 600.0
     """Timeout of an attempt."""
     attempts: Positive = 5

@@ -26,8 +26,9 @@ from flowright.judging.payloads import (
 )
 from flowright.judging.remote_limits import Reach
 from flowright.judging.verdict import JudgeQuery, Status, Verdict
+from flowright.llm.balance import Balance, Lease
 from flowright.llm.counters import Counters
-from flowright.llm.retries import Balance, Lease, RetriedCall, Retries, RetryPolicy
+from flowright.llm.retries import RetriedCall, Retries, RetryPolicy
 from flowright.llm.transport import (
     CONNECT_SECONDS,
     Connection,
@@ -79,7 +80,8 @@ class RemoteJudge:
         self._key = (section.api_key or "").strip()  # a file's last line has an end
         self._reach = Reach(section, self._connection, self._key, self.name)
         self._window = self._reach.window
-        self._retries = Retries(Balance((self.name,), (self._key,)), self._window)
+        self._balance = Balance({self.name: self._window}, (self._key,))
+        self._retries = Retries(self._balance)
         self._policy = RetryPolicy(
             attempts=section.max_retries + 1,
             first_pause=FIRST_PAUSE,
@@ -183,6 +185,7 @@ class RemoteJudge:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._reach.aclose()
+        self._balance.close()
         await self._connection.aclose()
 
     def _flush(self) -> None:
@@ -247,7 +250,7 @@ class RemoteJudge:
         _log.debug("%s: %d questions without a verdict: %s", self.name, len(live), verdict.reason)
         _resolve(live, verdict)
         if failure.kind not in _REFUSED and not others_pass:
-            self._window.give_up(failure)  # later questions would only fail later
+            self._balance.give_up(failure)  # later questions would only fail later
 
     async def _ask(
         self, call: RetriedCall, batch: Sequence[_Question], failed_at: list[float], _: Lease

@@ -15,6 +15,7 @@ from flowright.config.llm import LlmSection, ModelEntry
 from flowright.config.section import check_address
 from flowright.core.errors import ConfigError, FailureError, Reason
 from flowright.core.plugins import suggest
+from flowright.llm.balance import Lease, balance_of
 from flowright.llm.chat import (
     LENGTH_STOPS,
     ChatReply,
@@ -27,7 +28,7 @@ from flowright.llm.chat import (
 from flowright.llm.context import context_of
 from flowright.llm.control_tokens import OwnTokens, tokenizer_folder, tokens_of
 from flowright.llm.counters import Counters
-from flowright.llm.retries import Balance, Lease, RetriedCall, Retries, RetryPolicy
+from flowright.llm.retries import RetriedCall, Retries, RetryPolicy
 from flowright.llm.transport import (
     CONNECT_SECONDS,
     HINTS,
@@ -44,8 +45,9 @@ from flowright.llm.wire import ChatCompletion, MalformedReply, decode_reply, enc
 class ChatClient:
     """A :class:`flowright.llm.chat.ChatModel` over one or several OpenAI-compatible servers.
 
-    At most ``section.max_concurrency`` requests are in flight; the others wait, and that waiting
-    is not part of their deadline.
+    At most ``section.max_concurrency_per_server`` requests are in flight at each server, fewer
+    where it answers 429, 503 or late; the others wait, and that waiting is not part of their
+    deadline.
 
     408, 409, 425, 429, 5xx, connection errors, timeouts and unreadable bodies are tried again,
     with the same body (so the same seed); other statuses end the call at once. A server that
@@ -75,7 +77,7 @@ class ChatClient:
             place = f"{section.file}: models.{name}.tokenizer"
             raise ConfigError(f"{place}: no tokenizer_config.json or tokenizer.json in {folder}")
         self._own_tokens = OwnTokens(tokens_of(folder))
-        self._retries = Retries(Balance(urls, keys), section.max_concurrency)
+        self._retries = Retries(balance_of(urls, keys, section), section.request_seconds / 2)
         self._policy = RetryPolicy(
             attempts=section.attempts,
             first_pause=section.backoff_seconds,
@@ -99,7 +101,13 @@ class ChatClient:
         client._role = role
         return client
 
+    @property
+    def concurrency(self) -> int:
+        """Most requests in flight, over all servers."""
+        return self._section.in_flight(len(self._connections))
+
     async def aclose(self) -> None:
+        self._retries.balance.close()
         for connection in self._connections.values():
             await connection.aclose()
 

@@ -7,145 +7,17 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
+from flowright.llm.balance import Balance, Lease, Server
 from flowright.llm.counters import RoleCounts
 from flowright.llm.transport import RequestError
-
-REST_AFTER = 3  # failures in a row
-REST_SECONDS = 1.0  # doubles with every failed probe
-LONGEST_REST = 30.0
-
-
-@dataclass(slots=True, eq=False)
-class Server:
-    """One base URL. ``failures`` counts those in a row; ``probing`` while its one probe is out."""
-
-    url: str
-    outstanding: int = 0
-    failures: int = 0
-    rests_until: float = 0.0
-    probing: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class Key:
-    """One API key; ``refused`` after a 401 or 403."""
-
-    value: str
-    rests_until: float = 0.0
-    refused: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class Lease:
-    """The right to send one request; ended by exactly one of Balance's three reports."""
-
-    server: Server
-    key: Key
-    probe: bool
-
-
-class Balance:
-    """Least outstanding requests over healthy servers, keys in turn.
-
-    A server rests after REST_AFTER failures in a row, or at the first refused connection; when its
-    rest is over, one request probes it, and only a success lets the others follow. Where every
-    server rests, the one whose rest ends first is used: health decides between servers, it never
-    refuses work. A key that was refused is not used again; one that was limited rests.
-    """
-
-    def __init__(
-        self, urls: Sequence[str], keys: Sequence[str], clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.servers = tuple(Server(url) for url in urls)
-        self.keys = tuple(Key(key) for key in keys)
-        self._clock = clock
-        self._turn = 0
-        self._key_turn = 0
-
-    def lease(self, avoid: Server | None = None) -> Lease:
-        """Lease the server and key of the next attempt; ``avoid`` has just failed this request."""
-        now = self._clock()
-        ready = [s for s in self.servers if self._ready(s, now)]
-        if len(ready) > 1:
-            ready = [s for s in ready if s is not avoid]
-        least = min((s.outstanding for s in ready), default=0)
-        tied = [s for s in ready if s.outstanding == least]
-        server = tied[self._turn % len(tied)] if tied else min(self.servers, key=_end_of_rest)
-        self._turn += len(ready) > 1
-        probe = server.failures >= REST_AFTER and bool(ready)
-        server.probing = server.probing or probe
-        server.outstanding += 1
-        return Lease(server, self._next_key(now), probe)
-
-    def abandoned(self, lease: Lease) -> None:
-        """End a lease whose outcome is unknown, such as that of a cancelled call."""
-        lease.server.outstanding -= 1
-        if lease.probe:
-            lease.server.probing = False
-
-    def succeeded(self, lease: Lease) -> None:
-        """End a lease that the server answered, with whatever status."""
-        self.abandoned(lease)
-        lease.server.failures = 0
-
-    def failed(self, lease: Lease, at_once: bool = False) -> None:
-        """End a lease that failed; ``at_once``: the connection was refused, so rest at once."""
-        server = lease.server
-        self.abandoned(lease)
-        server.failures = max(server.failures + 1, REST_AFTER if at_once else 0)
-        over = server.failures - REST_AFTER
-        if over >= 0:
-            rest = min(REST_SECONDS * 2.0 ** min(over, 10), LONGEST_REST)
-            server.rests_until = self._clock() + rest
-
-    def limit_key(self, lease: Lease, seconds: float) -> None:
-        """Let the key of a lease rest for some seconds."""
-        lease.key.rests_until = self._clock() + seconds
-
-    def refuse_key(self, lease: Lease) -> bool:
-        """Use the key of a lease no more; returns whether another one is left to try. When all are
-        refused it is the request's doing, and all are used again."""
-        lease.key.refused = True
-        if not all(key.refused for key in self.keys):
-            return True
-        for key in self.keys:
-            key.refused = False
-        return False
-
-    def has_other(self, server: Server) -> bool:
-        """Return whether there is another healthy server."""
-        now = self._clock()
-        return any(s is not server and self._ready(s, now) for s in self.servers)
-
-    def has_other_key(self) -> bool:
-        """Return whether some key is neither refused nor resting."""
-        now = self._clock()
-        return any(not key.refused and key.rests_until <= now for key in self.keys)
-
-    def _ready(self, server: Server, now: float) -> bool:
-        return server.failures < REST_AFTER or (server.rests_until <= now and not server.probing)
-
-    def _next_key(self, now: float) -> Key:
-        usable = [key for key in self.keys if not key.refused] or list(self.keys)
-        awake = [key for key in usable if key.rests_until <= now]
-        if not awake:
-            return min(usable, key=_end_of_rest)
-        self._key_turn += 1
-        return awake[self._key_turn % len(awake)]
-
-
-def _end_of_rest(one: Server | Key) -> float:
-    return one.rests_until
-
 
 T = TypeVar("T")
 
@@ -183,8 +55,8 @@ class RetryPolicy:
 @dataclass(slots=True)
 class RetriedCall:
     """State of one request. Pauses are drawn from ``key``; ``spent`` are the seconds of attempts
-    and pauses. ``weight`` is the share of the slots that it asks for, ``granted`` what it got this
-    time; the lowest ``order`` is served first by slots that know an order."""
+    and pauses. ``weight`` is the share of a server's window that it asks for, ``granted`` what it
+    got this time; the lowest ``order`` is served first."""
 
     policy: RetryPolicy
     key: bytes
@@ -253,30 +125,16 @@ class RetriedCall:
         return min(error.retry_after, policy.longest_pause) if endless else error.retry_after
 
 
-class Slots(Protocol):
-    """Bound on the attempts in flight. ``hold`` waits for a slot and holds it; it may raise a
-    final RequestError instead."""
-
-    def hold(self, call: RetriedCall) -> AbstractAsyncContextManager[None]: ...
-
-
-class _Places:
-    """Fixed number of slots, first come, first served."""
-
-    def __init__(self, count: int) -> None:
-        self._places = asyncio.Semaphore(count)
-
-    def hold(self, call: RetriedCall) -> AbstractAsyncContextManager[None]:
-        return self._places
-
-
 class Retries:
-    """Attempts at one or several servers, within ``slots`` (a number: that many at a time) over all
-    calls; a slot is held only during an attempt."""
+    """Attempts at one or several servers; a place at a server is held only during an attempt.
 
-    def __init__(self, balance: Balance, slots: int | Slots) -> None:
+    ``in_time``: the windows of the servers adapt, and grow while replies take less than so many
+    seconds. Without it the attempts adapt them.
+    """
+
+    def __init__(self, balance: Balance, in_time: float | None = None) -> None:
         self.balance = balance
-        self._slots = _Places(slots) if isinstance(slots, int) else slots
+        self._in_time = in_time
 
     async def run(self, call: RetriedCall, attempt: Callable[[Lease], Awaitable[T]]) -> T:
         """Return the result of the first successful attempt. The first retries go to other healthy
@@ -304,36 +162,52 @@ class Retries:
 
     async def _once(self, call: RetriedCall, attempt: Callable[[Lease], Awaitable[T]]) -> T:
         queued = time.monotonic()
-        async with self._slots.hold(call):
-            lease = self.balance.lease(call.avoid)
-            began = time.monotonic()
-            call.began = began if call.began is None else call.began
-            call.counts["wait_seconds"] += began - queued
-            call.counts["calls"] += not call.attempts
-            call.counts.attempt(lease.server.url)
-            call.attempts += 1
-            report = self.balance.abandoned
-            try:
-                done = await attempt(lease)
-                report = self.balance.succeeded
+        lease = await self.balance.acquire(call.avoid, call.weight, call.order)
+        call.granted = lease.granted
+        began = time.monotonic()
+        call.began = began if call.began is None else call.began
+        call.counts["wait_seconds"] += began - queued
+        call.counts["calls"] += not call.attempts
+        call.counts.attempt(lease.server.url)
+        call.attempts += 1
+        report = self.balance.abandoned
+        try:
+            done = await attempt(lease)
+            report = self.balance.succeeded
+            call.counts.answered(lease.server.url)
+            self._adapt(lease, began)
+            return done
+        except RequestError as error:
+            call.avoid = lease.server
+            call.counts.failed(lease.server.url, error.kind)
+            call.failures[error.kind] += 1
+            report = self.balance.succeeded
+            if error.blames_server:
+                call.counts.lost(lease.server.url, error.kind, began, id(call))
+                report = partial(self.balance.failed, at_once=error.kind == "unreachable")
+            elif error.kind.startswith("http_"):
                 call.counts.answered(lease.server.url)
-                return done
-            except RequestError as error:
-                call.avoid = lease.server
-                call.counts.failed(lease.server.url, error.kind)
-                call.failures[error.kind] += 1
-                report = self.balance.succeeded
-                if error.blames_server:
-                    call.counts.lost(lease.server.url, error.kind, began, id(call))
-                    report = partial(self.balance.failed, at_once=error.kind == "unreachable")
-                elif error.kind.startswith("http_"):
-                    call.counts.answered(lease.server.url)
-                self._change_key(lease, error)
-                raise
-            finally:
-                report(lease)
-                call.spent += time.monotonic() - began
-                call.counts["wire_seconds"] += time.monotonic() - began
+            self._change_key(lease, error)
+            self._adapt(lease, began, error)
+            raise
+        finally:
+            report(lease)
+            call.spent += time.monotonic() - began
+            call.counts["wire_seconds"] += time.monotonic() - began
+
+    def _adapt(self, lease: Lease, began: float, error: RequestError | None = None) -> None:
+        """Widen the window that limits a server in time; halve that of an overloaded one. A 429
+        that limits one of several keys, and a timeout of the caller's own, show no overload."""
+        if self._in_time is None:
+            return
+        window, seconds = lease.server.window, time.monotonic() - began
+        if error is None:
+            grows = seconds < self._in_time and window.is_full
+            window.answered(lease.granted, seconds, grows)
+        elif (error.kind in ("http_429", "http_503") and not error.elsewhere) or (
+            error.kind == "timeout" and error.blames_server
+        ):
+            window.congested(began)
 
     def _change_key(self, lease: Lease, error: RequestError) -> None:
         """With several keys, one that is refused or limited leaves the next attempt to another."""

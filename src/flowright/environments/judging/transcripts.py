@@ -296,7 +296,7 @@ async def _thought(
         "house": fingerprint(config.judge) if request.by == "judge" else None,
     }
     made: dict[str, Transcripts] = {}
-    async with _judgement(request, request.judge, config) as judgement:
+    async with _judgement(request, request.judge, config) as (judgement, at_once):
         path = journal_path(request.out / "transcripts.json")
         with RowJournal(path, about, request.overwrite) as journal:
             done = journal.decoded(
@@ -312,7 +312,7 @@ async def _thought(
                     request.words,
                     request.tries,
                     request.seed,
-                    config.llm.max_concurrency,
+                    at_once,
                     done,
                     lambda id, attempts: journal.put(id, asdict(attempts)),
                     advance,
@@ -323,7 +323,7 @@ async def _thought(
 @asynccontextmanager
 async def _judgement(
     request: TranscriptRequest, judge: str, config: JudgeServerConfig
-) -> AsyncIterator[Judgement]:
+) -> AsyncIterator[tuple[Judgement, int]]:
     if request.by == "model" and judge == SIMULATED:
         raise UserError(
             "--judge simulated: the embedded server knows the prompts of this package's judges "
@@ -334,7 +334,7 @@ async def _judgement(
             raise ServerDown(*problems, "nothing was written")
         model = models.clients[judge].as_role("judge")
         if request.by == "model":
-            yield by_model(_completions(model, request), request.words)
+            yield by_model(_completions(model, request), request.words), model.concurrency
             return
         alone = {"panel": (), "meta": None, "quorum": 1, "cache_size": 0, "breaker_threshold": 0}
         section = config.judge.model_copy(
@@ -348,7 +348,7 @@ async def _judgement(
         async def judgement(row: JudgedRow, seed: int) -> str:
             return await judgements["pairwise" if isinstance(row, Pair) else "pointwise"](row, seed)
 
-        yield judgement
+        yield judgement, model.concurrency
 
 
 def _completions(model: ChatModel, request: TranscriptRequest) -> Complete:

@@ -202,7 +202,7 @@ async def open_model(named: ModelName, settings: DrawSettings) -> AsyncIterator[
     try:
         if problems := await client.check({"--max-tokens": settings.max_tokens}):
             raise ServerDown(*problems, "nothing was asked")
-        yield ServedModel(client, entry.model_name, settings, section.max_concurrency)
+        yield ServedModel(client, entry.model_name, settings, client.concurrency)
     finally:
         await client.aclose()
 

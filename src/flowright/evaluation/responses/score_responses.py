@@ -179,7 +179,7 @@ async def open_graders(settings: GraderSettings) -> AsyncIterator[OpenGraders]:
             grader_of = row_graders(
                 settings.reward, judge, sandbox, settings.rules, settings.calls, empty
             )
-        yield OpenGraders(grader_of, config.llm.max_concurrency, about, models.simulated)
+        yield OpenGraders(grader_of, client.concurrency, about, models.simulated)
 
 
 def row_graders(

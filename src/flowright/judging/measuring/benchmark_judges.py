@@ -331,7 +331,7 @@ async def _of_config(named: JudgeName, config: JudgeServerConfig) -> AsyncIterat
     about = {"terms": terms_hash(config.reward)} if config.reward.has_terms else {}
     if not config.reward.asks_model and (terms := open_terms(config.reward, section)) is not None:
         judge = ServiceJudge(WithTerms(NoJudge(), terms), named.way)
-        yield OpenedJudge(judge, config.llm.max_concurrency, {"way": named.way, **about}, None)
+        yield OpenedJudge(judge, config.llm.in_flight(1), {"way": named.way, **about}, None)
         return
     if section.service is not None and (config.judge.panel or section.samples > 1):
         raise UserError("judge.panel, judge.samples: a service is measured alone; leave them out")
@@ -372,4 +372,5 @@ async def _of_config(named: JudgeName, config: JudgeServerConfig) -> AsyncIterat
         asked = fingerprint(section.model_copy(update={"ask": way}))
         folders = model_folders(config.llm.file, config.models)
         about = {"way": way, "asked": asked, **about}
-        yield OpenedJudge(one, config.llm.max_concurrency, about, folders or None)
+        concurrency = max(client.concurrency for client in clients.values())
+        yield OpenedJudge(one, concurrency, about, folders or None)

@@ -165,7 +165,7 @@ class _RubricCalls:
         self._asker = RetryingAsker(writer, config.judge, read=read_criteria)
         self._judge = criteria_judge(judge, config.judge)
         self._plain = ModelJudge(judge, measured_section(config.judge), "pairwise")
-        self._concurrency = config.llm.max_concurrency
+        self._concurrency = max(judge.concurrency, writer.concurrency)
         self._questions: dict[str, int] = {}
 
     async def make(self) -> tuple[list[RubricRow], dict[str, Any]]:

@@ -6,8 +6,9 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from flowright.config.section import ServersSection
 from flowright.core.errors import RunError, RunPaused, UserError
+from flowright.llm.balance import Lease, balance_of
 from flowright.llm.counters import Counters
-from flowright.llm.retries import Balance, Lease, RetriedCall, Retries, RetryPolicy
+from flowright.llm.retries import RetriedCall, Retries, RetryPolicy
 from flowright.llm.transport import RequestError
 from flowright.policy.vllm.requests import BAD_REPLY
 
@@ -39,8 +40,8 @@ class Fleet(Generic[S]):
         self.servers = servers
         self.counters = Counters(servers)
         self._role, self._key, self._remedy = role, key, remedy
-        balance = Balance(tuple(servers), (section.api_key,))
-        self._retries = Retries(balance, section.max_concurrency)
+        balance = balance_of(tuple(servers), (section.api_key,), section)
+        self._retries = Retries(balance, section.request_seconds / 2)
         self._policy = RetryPolicy(
             attempts=section.attempts,
             first_pause=section.backoff_seconds,
@@ -51,6 +52,7 @@ class Fleet(Generic[S]):
         )
 
     async def aclose(self) -> None:
+        self._retries.balance.close()
         for server in self.servers.values():
             await server.aclose()
 
