@@ -23,7 +23,8 @@ def test_a_shipped_configuration_is_valid(name: str) -> None:
     assert config.run.name == Path(name).stem
     if config.environment == "workflow":
         # The KL needs its base, and a group needs enough attempts to differ.
-        assert config.grpo.kl_coefficient > 0 and config.grpo.group_size >= 8
+        assert config.grpo.kl_coefficient or config.grpo.kl_every
+        assert config.grpo.group_size >= 8
 
 
 def test_the_shipped_models_can_be_pointed_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -354,6 +354,17 @@ def test_a_kl_in_the_reward_is_none_in_the_loss():
     assert all(torch.equal(with_it[name], without[name]) for name in without)
 
 
+def test_a_kl_that_is_only_measured_changes_no_gradient():
+    policy, groups = tiny_policy(), random_groups(3, [(3, [2, 4]), (2, [5, 5])])
+    without, never = gradients(policy, groups, kl_coefficient=0.0)
+    every_step, measured = gradients(policy, groups, kl_coefficient=0.0, kl_every=1)
+    _, weighted = gradients(policy, groups, kl_coefficient=0.3)
+    _, not_due = gradients(policy, groups, kl_coefficient=0.0, kl_every=2)
+    assert all(torch.equal(every_step[name], without[name]) for name in without)
+    assert measured == never | {"policy/kl": weighted["policy/kl"]}
+    assert not_due == never
+
+
 def test_the_reference_becomes_the_policy_of_a_step():
     policy, groups = tiny_policy(), random_groups(0, [(4, [3, 2]), (2, [5, 5])])
     learner = Learner(policy, section(reference_every=2, learning_rate=0.01), 1.0, 0)

@@ -4,12 +4,15 @@ import asyncio
 import math
 from collections.abc import Callable
 from pathlib import Path
+from threading import current_thread
 from typing import Any
 
 import pytest
-from tiny_policy import same, shake, weights
+import torch
+from safetensors.torch import load_file
+from tiny_policy import same, shake, tiny_policy, weights
 from vllm_bench import PLAIN, PROMPTS, SMALL, expected, prompt_of, refused
-from vllm_double import BASE, VllmDouble, configured, error, model
+from vllm_double import BASE, Model, VllmDouble, configured, error, model
 
 from flowright.core.errors import RunError
 from flowright.policy.sampling import Sampling
@@ -92,6 +95,29 @@ async def test_every_version_has_a_new_name_and_path_and_old_ones_go(bench: Any,
         trial = folders.pop()  # a server that is started anew is asked for it again
         assert trial.startswith("flowright-trial-") and folders == sorted(it.server.adapters)
     assert len(seen) == 4
+
+
+async def test_a_model_in_bfloat16_has_adapter_files_in_it(tmp_path: Path):
+    """A checkpoint's stay in float32; scoring and writing leave the event loop free."""
+    policy, served = (tiny_policy(trained=False, dtype="bfloat16") for _ in range(2))
+    threads: set[str] = set()
+    policy.causal_lm.model.register_forward_pre_hook(lambda *_: threads.add(current_thread().name))
+    async with VllmDouble(Model(served)) as server:
+        section = configured(server, tolerance=0.1)
+        sampler = VllmSampler(policy, section, BASE, tmp_path / "adapters")
+        for version in range(3):
+            shake(policy, seed=version)
+            await sampler.refresh(version)
+        files = (tmp_path / "adapters").glob("*/adapter_model.safetensors")
+        found = {t.dtype for file in files for t in load_file(file).values()}
+        policy.save(tmp_path / "checkpoint")
+        kept = load_file(tmp_path / "checkpoint/adapter_model.safetensors").values()
+        assert found == {torch.bfloat16} and {t.dtype for t in kept} == {torch.float32}
+        metrics = sampler.metrics
+        assert metrics["policy/proof_decided"] and metrics["policy/proof_gap"] < 0.1
+        assert metrics["policy/proof_share"] == pytest.approx(1.0, abs=0.1)
+        await sampler.aclose()
+    assert threads == {"model_0"}
 
 
 async def test_samples_under_way_keep_their_version_while_the_next_is_published(bench: Any):

@@ -177,6 +177,8 @@ def _training(config: Config) -> str:
     settings = f"{grpo.loss}, lr {grpo.learning_rate:g}, KL {grpo.kl_coefficient:g}"
     if grpo.kl_coefficient:
         settings += f" ({grpo.divergence} in the {grpo.kl_in}, of {KL_GROUPS[grpo.kl_on]})"
+    elif grpo.kl_every:
+        settings += f" (measured every {grpo.kl_every} steps)"
     steps = f"{grpo.steps} steps of {grpo.prompts_per_step}"
     if _has_fixed_data(config):
         return f"{steps} rows, {settings}"

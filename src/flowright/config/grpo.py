@@ -125,6 +125,9 @@ class GrpoSection(Section):
     reference_every: Positive | None = None
     """Steps after which the KL's reference becomes the policy of that moment. Default: it stays the
     base model."""
+    kl_every: NonNegative = 0
+    """Steps after which `policy/kl` is measured where the loss has no KL, by one more forward pass;
+    0: never."""
     entropy_coefficient: NonNegativeFloat = 0.0
     """Weight of the entropy bonus."""
     off_policy: Annotated[str, AfterValidator(CORRECTIONS.check)] | None = None

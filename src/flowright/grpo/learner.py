@@ -54,7 +54,7 @@ class Minibatch:
     """This rank's groups of one optimizer step, their samples numbered in order.
 
     ``weights_S``: the weight of each sample's tokens among all ranks'. ``reference``: log-probs of
-    the reference, empty without a KL term. ``old``: log-probs before the update by sample number,
+    the reference, empty without a KL. ``old``: log-probs before the update by sample number,
     empty if the first forward pass computes them. ``found``: all of the latter once trained on,
     None where they are not kept. ``regular``: factor of the weights for KL and entropy.
     ``selected`` and ``learned``: by sample, the tokens that the objective selected and those that
@@ -161,6 +161,7 @@ class Learner:
         of_signal_P, of_silent_P = weights_P[: len(signal)], weights_P[len(signal) :]
         # Whole groups, of like number; each stands for its part of all that was requested.
         moves = count * self._section.epochs
+        reads_reference = self._reads_reference(step)
         # KL and entropy of all groups are a mean over all that was drawn, replaced groups included.
         regular = requested.groups / requested.drawn if self._section.kl_on == "all" else 1.0
         minibatches = [
@@ -171,6 +172,7 @@ class Learner:
                         [count * w_S for w_S in (*of_signal_P[i::count], *of_silent_P[i::count])],
                     ),
                     moves,
+                    reads_reference=reads_reference,
                     keep=found is not None,
                     draw=f"{self._seed}/{step}/selected/{i}",
                 ),
@@ -192,7 +194,8 @@ class Learner:
         if found is not None:
             for minibatch in minibatches:
                 found |= minibatch.by_place()
-        metrics = {"policy/lr": rate, **step_norms(norms), **self._metrics(sums_M, count)}
+        metrics = {"policy/lr": rate, **step_norms(norms)}
+        metrics |= self._metrics(sums_M, count, reads_reference)
         if not self._choices.objective.fixed_data:
             trained = sum(sample.count for group in groups for sample in group.trained)
             metrics["policy/covered_frac"] = trained / (trained + sum(requested.idle))
@@ -210,16 +213,21 @@ class Learner:
         self._ranks.sum([sums.values])
         return fixed_data_metrics(sums.values[None], 1)
 
-    def _metrics(self, sums_M: Tensor, epoch: int) -> dict[str, float]:
+    def _metrics(self, sums_M: Tensor, epoch: int, with_kl: bool) -> dict[str, float]:
         if self._choices.objective.fixed_data:
             return fixed_data_metrics(sums_M, epoch)
         weighted = self._choices.correction.weights is not None
-        found = update_metrics(sums_M, epoch, self._kl_in_loss, weighted, self._cuts)
+        found = update_metrics(sums_M, epoch, with_kl, weighted, self._cuts)
         return found | (teacher_metrics(sums_M, epoch) if self._section.has_teacher else {})
 
     @property
     def _kl_in_loss(self) -> bool:
         return self._section.kl_coefficient > 0 and self._section.kl_in == "loss"
+
+    def _reads_reference(self, step: int) -> bool:
+        """Return whether the loss has a KL, or its metric is due."""
+        every, fixed = self._section.kl_every, self._choices.objective.fixed_data
+        return self._kl_in_loss or (every > 0 and step % every == 0 and not fixed)
 
     def _weights(self, groups: Sequence[Group], longest: int, requested: Requested) -> list[Tensor]:
         """Return the weight of each sample's tokens, group by group, with those of its ``others``:
@@ -242,16 +250,17 @@ class Learner:
         groups: Sequence[Group],
         weights_P: Sequence[Tensor],
         moves: int,
+        reads_reference: bool,
         keep: bool,
         draw: str,
     ) -> Minibatch:
-        """Return this rank's share with log-probs of the reference and of the policy before its
-        ``moves`` optimizer steps, computed once for all passes. With a single step they are those
-        of its forward pass. ``keep``: those of all samples are wanted. ``draw``: the seed of what
-        the objective selects."""
+        """Return this rank's share with log-probs of the reference, if they are read, and of the
+        policy before its ``moves`` optimizer steps, computed once for all passes. With a single
+        step they are those of its forward pass. ``keep``: those of all samples are wanted.
+        ``draw``: the seed of what the objective selects."""
         mine, samples = self._ranks.mine(groups), [s for group in groups for s in group.samples]
         made = self._minibatch(groups, weights_P)
-        if self._kl_in_loss:
+        if reads_reference:
             made = replace(made, reference=self._reference(mine))
         if self._selects:
             return self._selected(made, moves, keep, draw)
@@ -481,11 +490,12 @@ class Learner:
         policy_N = total_N.detach()
         if minibatch.reference:
             reference_N = torch.cat([minibatch.reference[number] for number in numbers])
-            kl_N = choices.kl.estimate(logprobs_N, reference_N)
-            if choices.kl.weighted:
-                kl_N = kl_N * tokens.log_ratio_N.exp()
-                kl_N = kl_N if weight_N is None else kl_N * weight_N
-            total_N = total_N + minibatch.regular * section.kl_coefficient * kl_N
+            if self._kl_in_loss:
+                kl_N = choices.kl.estimate(logprobs_N, reference_N)
+                if choices.kl.weighted:
+                    kl_N = kl_N * tokens.log_ratio_N.exp()
+                    kl_N = kl_N if weight_N is None else kl_N * weight_N
+                total_N = total_N + minibatch.regular * section.kl_coefficient * kl_N
             sums.add("kl", k3(logprobs_N.detach(), reference_N).sum())
         if section.entropy_coefficient:
             total_N = total_N - minibatch.regular * section.entropy_coefficient * entropy_N

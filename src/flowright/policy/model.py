@@ -125,10 +125,11 @@ class Policy:
         """Restore a whole state. Raises ConfigError for one of other layers or sizes."""
         self.tuning.load(state)
 
-    def save(self, folder: Path) -> None:
-        """Make a folder with the trained part: an adapter as peft has it, which vLLM and
-        transformers load, or a whole model. Raises OSError (a full disk)."""
-        self.tuning.save(folder)
+    def save(self, folder: Path, state: Mapping[str, Tensor] | None = None) -> None:
+        """Make a folder with the trained part, of this whole ``state`` or the own one: an adapter
+        as peft has it, which vLLM and transformers load, or a whole model. Raises OSError (a full
+        disk)."""
+        self.tuning.save(folder, state)
 
 
 def choose_device(section: PolicySection) -> torch.device:

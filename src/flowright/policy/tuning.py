@@ -61,8 +61,9 @@ class Tuning(Protocol):
         """Restore a whole state. Raises ConfigError for one of other layers or sizes."""
         ...
 
-    def save(self, folder: Path) -> None:
-        """Make a folder with files that other programs load, too. Raises OSError (a full disk)."""
+    def save(self, folder: Path, state: Mapping[str, Tensor] | None = None) -> None:
+        """Make a folder with files that other programs load, too, of this whole ``state`` or the
+        own one. Raises OSError (a full disk)."""
         ...
 
     def save_merged(self, folder: Path) -> None:
@@ -109,10 +110,10 @@ class LoraTuning:
         _check_fits(self.state(), state, "resume with the policy.lora it was trained with")
         set_peft_model_state_dict(self.model, dict(state))
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, state: Mapping[str, Tensor] | None = None) -> None:
         folder.mkdir()
         self.model.peft_config["default"].save_pretrained(str(folder))
-        save_tensors(self.state(), folder / ADAPTER_FILE)
+        save_tensors(self.state() if state is None else state, folder / ADAPTER_FILE)
 
     def save_merged(self, folder: Path) -> None:
         """Add in float32 and round once; a base in 4 bits is unpacked before."""
@@ -269,9 +270,9 @@ class FullTuning:
             for name, (_, original) in self._weights.items():
                 original.copy_(state[name])
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, state: Mapping[str, Tensor] | None = None) -> None:
         folder.mkdir()
-        self.save_merged(folder)
+        _save_model(self.model, folder, self._whole() | dict(state or {}))
         self._tokenizer.save_pretrained(folder)
 
     def save_merged(self, folder: Path) -> None:

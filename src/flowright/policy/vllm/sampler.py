@@ -22,6 +22,7 @@ from flowright.core.files import disk_errors
 from flowright.llm.counters import Counters
 from flowright.llm.transport import CONNECT_SECONDS
 from flowright.policy.model import Policy
+from flowright.policy.model_thread import on_model_thread
 from flowright.policy.sampling import Sample, Sampling
 from flowright.policy.vllm.fleet import all_of
 from flowright.policy.vllm.proof import (
@@ -75,10 +76,9 @@ class VllmSampler:
 
         Raises RunError if no server proves within ``wait_seconds`` that it serves the adapter, and
         at once if one serves something else. Until this returns, samples are drawn from the version
-        before.
+        before, and the weights must not change.
         """
-        self._trial = self._trial or self._save_trial()
-        weights = self._save(f"version {version}", version)
+        weights = await on_model_thread(self._written, version)
         await self._fleet.publish(weights, self._probe())
         self._kept.append(weights)
         self._earlier.append(weights.known)
@@ -99,6 +99,7 @@ class VllmSampler:
             if not self._kept:
                 raise RunError("policy.sampler: nothing was published yet; refresh comes first")
             weights = self._kept[-1]
+        await self.base_weights()
         probe = self._probe()
         places = range(len(prompts)) if places is None else places
         with self._using(weights):
@@ -129,21 +130,28 @@ class VllmSampler:
     def metrics(self) -> Mapping[str, float]:
         return self._fleet.proof_metrics(self._kept[-1].name) if self._kept else {}
 
+    def _written(self, version: int) -> Weights:
+        """Score and save the adapter; before the first, the base model and the trial adapter."""
+        self._trial = self._trial or self._save_trial()
+        return self._save(f"version {version}", version)
+
     def _save(self, name: str, version: int, known: Known | None = None) -> Weights:
-        """Save the adapter as it is, in a folder of its own. ``name`` is for people."""
+        """Save the adapter as it is, in a folder of its own, in the model's precision, in which a
+        server multiplies it. ``name`` is for people."""
         folder = f"{step_name(version) if known is None else 'trial'}-{secrets.token_hex(4)}"
         path = self._folder / folder
         # Before anything that may fail: with split weights, all processes run this together.
         known = known or learner_scores(self._policy, self._texts, name)
         with disk_errors(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._policy.save(path)
+            dtype = self._policy.causal_lm.dtype
+            self._policy.save(path, {n: t.to(dtype) for n, t in self._policy.state().items()})
         return Weights(f"flowright-{folder}", version, known, path)
 
     def _save_trial(self) -> Weights:
         """Save an adapter with a large effect: a server that ignores adapters, or scales them
         differently, is found before the first update."""
-        base = self.base_weights().known
+        base = self._score_base().known
         adapter = {name: tensor.clone() for name, tensor in self._policy.state().items()}
         try:
             known = trial_scores(self._policy, self._texts, base, "a trial adapter")
@@ -152,12 +160,15 @@ class VllmSampler:
             self._policy.load(adapter)
 
     def _probe(self) -> Probe:
-        base = self.base_weights().known
+        assert self._base is not None
         earlier = tuple(self._earlier)
-        return Probe(self._texts, base, earlier, self._policy.end_ids, self._trial)
+        return Probe(self._texts, self._base.known, earlier, self._policy.end_ids, self._trial)
 
-    def base_weights(self) -> Weights:
+    async def base_weights(self) -> Weights:
         """Return the base model's weights, which never change and are scored once."""
+        return self._base or await on_model_thread(self._score_base)
+
+    def _score_base(self) -> Weights:
         if self._base is None:
             with self._policy.reference():
                 known = learner_scores(self._policy, self._texts, "the base model")
@@ -183,7 +194,7 @@ class VllmSampler:
         folders = {weights.path for weights in stay}
         for path in self._folder.iterdir():
             if path not in folders:
-                shutil.rmtree(path)
+                await asyncio.to_thread(shutil.rmtree, path)
 
     async def _drop(self, keep: set[str]) -> None:
         await all_of(s.drop(self._folder, keep) for s in self._fleet.servers.values())
@@ -212,7 +223,7 @@ class UntrainedSampler:
         places: Sequence[int] | None = None,
     ) -> list[list[Sample]]:
         """See :meth:`VllmSampler.sample`."""
-        base = self._sampler.base_weights()
+        base = await self._sampler.base_weights()
         return await self._sampler.sample(prompts, n, sampling, places, base)
 
 
