@@ -1,14 +1,16 @@
 """Several processes of one run: the same update as one, and one end for all."""
 
 import asyncio
+from itertools import combinations_with_replacement, pairwise
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, strategies as st
 from processes import run_ranks
 from rank_worker import Update, updates
 
-from flowright.grpo.ranks import ONE, Ranks, interleaved
+from flowright.grpo.ranks import ONE, Part, Ranks, even_shares, interleaved
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 7])
@@ -17,6 +19,33 @@ def test_shares_make_the_whole_again(count: int):
     shares = [Ranks(rank, 3).mine(items) for rank in range(3)]
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
     assert interleaved(shares) == items
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.lists(st.integers(1, 9), max_size=4)), max_size=4),
+    st.integers(1, 4),
+)
+def test_shares_of_an_update_are_as_even_as_their_order_allows(
+    costs: list[tuple[int, list[int]]], size: int
+):
+    def largest(shares: list[list[Part]]) -> int:
+        return max(sum(costs[n][0] + sum(costs[n][1][i:j]) for n, i, j in one) for one in shares)
+
+    found = even_shares(costs, size)
+    every = [(n, i) for n, (_, samples) in enumerate(costs) for i in range(len(samples))]
+    assert len(found) == size
+    assert [(n, k) for share in found for n, i, j in share for k in range(i, j)] == every
+    # Against all ways to cut the samples, in their order, in as many runs.
+    best = None
+    for cuts in combinations_with_replacement(range(len(every) + 1), size - 1):
+        edges = [0, *cuts, len(every)]
+        runs = [every[a:b] for a, b in pairwise(edges)]
+        load = max(
+            sum(costs[n][1][k] for n, k in run) + sum(costs[n][0] for n in {n for n, _ in run})
+            for run in runs
+        )
+        best = load if best is None else min(best, load)
+    assert largest(found) == best
 
 
 async def test_one_process_gathers_from_itself():

@@ -36,7 +36,7 @@ from flowright.grpo.objectives import (
     k3,
     pairs_of,
 )
-from flowright.grpo.ranks import ONE, Ranks, interleaved
+from flowright.grpo.ranks import ONE, Ranks, even_shares, interleaved
 from flowright.grpo.step_record import (
     StepSums,
     fixed_data_metrics,
@@ -46,7 +46,7 @@ from flowright.grpo.step_record import (
 )
 from flowright.policy.layout import to_device
 from flowright.policy.model import Policy, recomputing
-from flowright.policy.prefix.tree import chunks
+from flowright.policy.prefix.tree import chunks, shared_length
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,8 +258,8 @@ class Learner:
         policy before its ``moves`` optimizer steps, computed once for all passes. With a single
         step they are those of its forward pass. ``keep``: those of all samples are wanted.
         ``draw``: the seed of what the objective selects."""
-        mine, samples = self._ranks.mine(groups), [s for group in groups for s in group.samples]
         made = self._minibatch(groups, weights_P)
+        mine, samples = made.groups, [s for group in groups for s in group.samples]
         if reads_reference:
             made = replace(made, reference=self._reference(mine))
         if self._selects:
@@ -337,9 +337,32 @@ class Learner:
         return score_some(self._policy, groups, self._section, self._temperature, wanted)
 
     def _minibatch(self, groups: Sequence[Group], weights_P: Sequence[Tensor]) -> Minibatch:
-        mine = self._ranks.mine(groups)
-        samples = [sample for group in mine for sample in group.samples]
-        return Minibatch(mine, samples, torch.cat([torch.zeros(0), *self._ranks.mine(weights_P)]))
+        mine = self._share(groups, weights_P)
+        samples = [sample for group, _ in mine for sample in group.samples]
+        weights = [torch.zeros(0), *(weights_S for _, weights_S in mine)]
+        return Minibatch([group for group, _ in mine], samples, torch.cat(weights))
+
+    def _share(
+        self, groups: Sequence[Group], weights_P: Sequence[Tensor]
+    ) -> list[tuple[Group, Tensor]]:
+        """Return this rank's groups, or parts of them, with the weights of their samples: as many
+        tokens as other ranks have."""
+        if self._ranks.size == 1 or self._selects:  # what is selected depends on the order
+            return self._ranks.mine(list(zip(groups, weights_P, strict=True)))
+        shared = shared_length([group.prompt_ids for group in groups])
+        whole = isinstance(self._choices.objective, PairObjective)
+        costs: list[tuple[int, list[int]]] = []
+        for group in groups:
+            prompt, samples = len(group.prompt_ids) - shared, [*map(len, group.completions)]
+            if not self._section.prefix_sharing:
+                prompt, samples = 0, [len(group.prompt_ids) + length for length in samples]
+            costs.append((prompt, [sum(samples)] if whole else samples))
+        return [
+            (groups[n], weights_P[n])
+            if whole
+            else (replace(groups[n], samples=groups[n].samples[i:j]), weights_P[n][i:j])
+            for n, i, j in even_shares(costs, self._ranks.size)[self._ranks.rank]
+        ]
 
     def _chunks(self, minibatch: Minibatch) -> Iterator[tuple[Tensor, list[int]]]:
         section, together = self._section, isinstance(self._choices.objective, PairObjective)

@@ -7,6 +7,7 @@ summed after that. Without torchrun there is one rank, and torch.distributed is 
 
 import asyncio
 import os
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -136,6 +137,34 @@ def interleaved(shares: Sequence[Sequence[Item]]) -> list[Item]:
     """Put the ranks' shares (:meth:`Ranks.mine`) together again."""
     longest = max(map(len, shares))
     return [share[place] for place in range(longest) for share in shares if place < len(share)]
+
+
+Part = tuple[int, int, int]
+"""A group's number, and its first sample and the one behind its last in a part of it."""
+
+
+def even_shares(costs: Sequence[tuple[int, Sequence[int]]], size: int) -> list[list[Part]]:
+    """Split groups among ``size`` ranks so that the most costly share is as cheap as it can be with
+    all samples in their order. ``costs``: of each group's prompt, which every part of it costs
+    again, and of its samples."""
+
+    def split(most: int) -> list[list[Part]]:
+        shares, load = list[list[Part]]([[]]), 0
+        for group, (prompt, samples) in enumerate(costs):
+            start, added = 0, prompt
+            for number, sample in enumerate(samples):
+                if load and load + added + sample > most:
+                    shares[-1] += [(group, start, number)] * (number > start)
+                    shares.append([])
+                    start, added, load = number, prompt, 0
+                load, added = load + added + sample, 0
+            shares[-1] += [(group, start, len(samples))] * (len(samples) > start)
+        return shares
+
+    total = sum(prompt + sum(samples) for prompt, samples in costs)
+    least = bisect_left(range(total), True, key=lambda most: len(split(most)) <= size)
+    shares = split(least)
+    return shares + [[] for _ in range(size - len(shares))]
 
 
 @contextmanager
