@@ -73,7 +73,7 @@ def test_one_node_serves_and_the_other_trains(
     (urls,) = (line.removeprefix("url ") for line in log.splitlines() if line.startswith("url"))
     monkeypatch.setenv("EXECUTOR_URL", urls)
     served = load_models(ROOT / "config/aflow_llm.yaml")["gpt-oss-120b"]
-    assert served.base_urls == ("http://node-a:8002/v1", "http://node-a:8003/v1")
+    assert served.base_urls == ("http://node-a:8002/v1", "http://node-a:8102/v1")
 
 
 def test_a_job_whose_time_is_over_saves_and_goes_on_as_a_new_one(tmp_path: Path) -> None:

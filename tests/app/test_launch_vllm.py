@@ -2,19 +2,24 @@
 
 import json
 import os
+import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from flowright.app.launch_vllm import hint
+from flowright.config.loading import load_models
+from flowright.environments.registry import load_config
 
 ROOT = Path(__file__).parents[2]
 MODEL = "openai/gpt-oss-120b"
@@ -26,8 +31,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 mode, arguments = os.environ["STANDIN"], sys.argv[1:]
 assert arguments[0] == "serve"
-with open(os.environ["STANDIN_SEEN"], "w") as seen:
-    json.dump({{"arguments": arguments, "environment": dict(os.environ)}}, seen)
+port = arguments[arguments.index("--port") + 1]
+for path in (os.environ["STANDIN_SEEN"], os.environ["STANDIN_SEEN"] + "." + port):
+    with open(path, "w") as seen:
+        json.dump({{"arguments": arguments, "environment": dict(os.environ)}}, seen)
 print("loading weights", flush=True)
 forgotten = threading.Timer(600, lambda: os._exit(9))  # whatever a test forgets ends by itself
 forgotten.daemon = True
@@ -60,14 +67,14 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
-host, port = (arguments[arguments.index(f) + 1] for f in ("--host", "--port"))
+host = arguments[arguments.index("--host") + 1]
 ThreadingHTTPServer((host, int(port)), Handler).serve_forever()
 '''
 
 NVIDIA_SMI = """#!/usr/bin/env bash
 if [[ $1 == -L ]]; then
     echo 'GPU 0: NVIDIA H100 (UUID: GPU-a)'
-elif [[ $1 == -i && $2 == [01] ]]; then
+elif [[ $1 == -i && $2 == [0-7] ]]; then
     echo "81559, ${FREE_MIB:-81000}, NVIDIA H100 80GB HBM3"
 else
     echo 'No devices were found' >&2
@@ -144,6 +151,17 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+def free_ports(count: int) -> list[int]:
+    """Ports 100 apart, and the one after the first, that are all free."""
+    while True:
+        first = free_port()
+        ports = [first + 100 * i for i in range(count)]
+        with ExitStack() as stack, suppress(OSError, OverflowError):
+            for port in (*ports, first + 1):
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return ports
+
+
 def is_running(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -193,6 +211,118 @@ def test_the_executor_starts_serves_and_stops_with_its_workers(house: House) -> 
     assert house.call("--stop").stdout == f"executor: stopped (process {server})\n"
     assert not is_running(server) and not is_running(worker)
     assert house.call("--status").returncode == 3
+
+
+def layouts() -> dict[str, str]:
+    """The commands of the documented layouts, by the first comment."""
+    text = (ROOT / "docs/running_on_gpus.md").read_text().partition("### Layouts")[2]
+    blocks = re.findall(r"```bash\n# (.*?)\n(.*?)```", text.partition("\n### ")[0], re.DOTALL)
+    return dict(blocks)
+
+
+def trained_with(house: House, commands: str, **environment: str) -> tuple[list[str], list[str]]:
+    """Run commands of a page with a stand-in for torchrun; what it was started with, and the
+    executor's addresses in its environment."""
+    house.program("torchrun", '#!/usr/bin/env bash\nprintf "%s\\n" "$EXECUTOR_URL" "$@" >trained\n')
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", commands],
+        cwd=house.path,
+        env=house.environment | environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    urls, *arguments = (house.path / "trained").read_text().splitlines()
+    return arguments, urls.split(",")
+
+
+def seen_at(house: House, port: int) -> tuple[str, str]:
+    """The arguments and the GPUs of the stand-in at a port."""
+    seen = json.loads(Path(f"{house.seen}.{port}").read_text())
+    return " ".join(seen["arguments"]), seen["environment"]["CUDA_VISIBLE_DEVICES"]
+
+
+def test_the_documented_layout_of_eight_gpus_starts_as_written(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ports = free_ports(4)
+    house.environment |= {"EXECUTOR_PORT": str(ports[0]), "POLICY_PORT": str(ports[0] + 1)}
+    try:
+        arguments, urls = trained_with(house, layouts()["8 GPUs"])
+        assert urls == [f"http://127.0.0.1:{port}/v1" for port in ports[:3]]
+        assert [seen_at(house, port)[1] for port in ports[:3]] == ["0", "1", "2"]
+        policy, gpus = seen_at(house, ports[0] + 1)
+        assert gpus == "3" and "--max-lora-rank 64 --max-loras 8" in policy
+        config = load_config(ROOT / "config/training.yaml", arguments[5:])
+        assert arguments[:3] == ["--nproc_per_node", "4", "train.py"]
+        assert config.physical_gpus == (4, 5, 6, 7) and config.policy.sampler == "vllm"
+        monkeypatch.setenv("EXECUTOR_URL", ",".join(urls))
+        entry = load_models(ROOT / "config/aflow_llm.yaml")["gpt-oss-120b"]
+        assert [*entry.base_urls] == urls
+
+        pids = [house.pid(name) for name in ("executor", "executor-1", "executor-2")]
+        status = house.call("--status")
+        assert status.returncode == 0 and status.stdout.count("serves ") == 3
+        os.kill(pids[1], signal.SIGKILL)
+        assert house.call("--status").returncode == 3
+        stopped = house.call("--stop").stdout
+        assert [stopped.count(f"process {pid})") for pid in pids] == [1, 0, 1]
+        assert not any(map(is_running, pids)) and is_running(house.pid("policy"))
+    finally:
+        house.call("policy", "--stop")
+
+
+def test_the_documented_layout_of_two_nodes_starts_as_written(house: House) -> None:
+    ports = free_ports(8)
+    house.environment["EXECUTOR_PORT"] = str(ports[0])
+    blocks = layouts()
+    first = house.path / "first"
+    trained_with(house, f"{{ {blocks['node A']} }} >{first}; torchrun", EXECUTOR_URL="")
+    printed = first.read_text().splitlines()[-1]
+    arguments, urls = trained_with(house, f"{printed}\n{blocks['node B']}")
+    assert urls == [f"http://{socket.gethostname()}:{port}/v1" for port in ports]
+    assert [seen_at(house, port)[1] for port in ports] == [*"01234567"]
+    config = load_config(ROOT / "config/training.yaml", arguments[5:])
+    assert config.physical_gpus == (*range(8),)
+
+
+def test_two_gpus_a_server_take_vllms_own_batch(house: House) -> None:
+    done = house.call("--dry-run", "--replicas", "2", "--tp2")
+    commands = [line for line in done.stdout.splitlines() if " serve " in line]
+    assert [line.split()[0] for line in commands] == [
+        "CUDA_VISIBLE_DEVICES=0,1",
+        "CUDA_VISIBLE_DEVICES=2,3",
+    ]
+    for line in commands:
+        assert "--tensor-parallel-size 2 --gpu-memory-utilization 0.90 --max-model-len" in line
+        assert "--max-num-batched-tokens" not in line
+    visible = house.call("--dry-run", "--replicas", "3", CUDA_VISIBLE_DEVICES="2,3,4,5,6,7").stdout
+    assert re.findall(r"CUDA_VISIBLE_DEVICES=(\S+) ", visible) == ["2", "3", "4"]
+    alone = house.call("--dry-run", "--tp2", EXECUTOR_GPUS="4,5").stdout
+    assert "CUDA_VISIBLE_DEVICES=4,5" in alone and "--tensor-parallel-size 2" in alone
+
+
+@pytest.mark.parametrize(
+    ("gpus", "words", "shares"),
+    [
+        ("4,5,6,7", ["--replicas", "2"], ["4,5", "6,7"]),
+        ("4,5,6,7", ["--replicas", "3"], ["4", "5", "6"]),
+        ("4,5,6", ["--replicas", "2", "--tp2"], "EXECUTOR_GPUS=4,5,6: 2 servers need 4 GPUs"),
+        ("4", ["--replicas", "2"], "EXECUTOR_GPUS=4: 2 servers need 2 GPUs"),
+        ("4", ["--replicas"], "--replicas: give the number of servers"),
+    ],
+)
+def test_replicas_share_the_gpus(
+    house: House, gpus: str, words: list[str], shares: list[str] | str
+) -> None:
+    done = house.call("--dry-run", *words, EXECUTOR_GPUS=gpus)
+    if isinstance(shares, str):
+        assert done.returncode == 2 and shares in done.stderr
+    else:
+        found = re.findall(r"CUDA_VISIBLE_DEVICES=(\S+) ", done.stdout)
+        assert found == shares
 
 
 def test_a_second_call_finds_the_server_and_starts_none(house: House) -> None:
@@ -455,12 +585,12 @@ def test_every_problem_is_named_at_once(house: House) -> None:
     broken = make_model(house.path / "broken", ("model-1-of-2.safetensors",))
     index = {"weight_map": {"a": "model-1-of-2.safetensors", "b": "model-2-of-2.safetensors"}}
     (broken / "model.safetensors.index.json").write_text(json.dumps(index))
-    done = house.call("--dry-run", EXECUTOR_MODEL=str(broken), EXECUTOR_GPUS="0,7", FREE_MIB="900")
+    done = house.call("--dry-run", EXECUTOR_MODEL=str(broken), EXECUTOR_GPUS="0,9", FREE_MIB="900")
     assert done.returncode == 2
     assert f"serve {broken}" in done.stdout
     assert "lacks 1 of its weight files, such as model-2-of-2.safetensors" in done.stderr
     assert "900 of 81559 MiB are free, 77481 are needed" in done.stderr
-    assert "GPU 7: nvidia-smi does not know it" in done.stderr
+    assert "GPU 9: nvidia-smi does not know it" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ so that any Python can run it before the requirements are installed.
 
 import fcntl
 import json
+import multiprocessing
 import os
 import re
 import shlex
@@ -28,13 +29,17 @@ say = partial(print, flush=True)
 LLM_FILE = "config/aflow_llm.yaml"
 
 USAGE = """\
-bash launch_vllm_safe.sh [executor|policy] [--dry-run | --status | --stop] [-- VLLM_ARGUMENT...]
+bash launch_vllm_safe.sh [executor|policy] [--replicas N] [--tp2] [--dry-run | --status | --stop]
+                         [-- VLLM_ARGUMENT...]
 
-  executor    the large model that answers operators and judges (the default)
-  policy      the small model that writes workflows, with exchangeable adapters
-  --dry-run   run every check and print the command; start and install nothing
-  --status    print the state; exit 0 if it serves, 3 if not
-  --stop      stop the server that this script started, and nothing else
+  executor      the large model that answers operators and judges (the default)
+  policy        the small model that writes workflows, with exchangeable adapters
+  --replicas N  N servers with equal shares of _GPUS, on _PORT, _PORT + 100, _PORT + 200 ...; prints
+                the setting that gives their addresses to the trainer
+  --tp2         two GPUs a server, with vLLM's own GPU_MEMORY and MAX_BATCHED_TOKENS
+  --dry-run     run every check and print the command; start and install nothing
+  --status      print the state; exit 0 if all serve, 3 if not
+  --stop        stop the servers that this script started, and nothing else
 
 Starting makes .venv-vllm if needed, checks model, GPU memory and port, starts `vllm serve` in the
 background and waits until it serves. If the right model is served already, it exits 0.
@@ -52,9 +57,9 @@ Environment variables, EXECUTOR_... for the executor and POLICY_... for the poli
   ..._PORT                8002                    8003
   ..._API_KEY             (none)                  (none)
   ..._DEVICE              gpu                     gpu         cpu: a vLLM that is built for CPUs
-  ..._GPUS                CUDA_VISIBLE_DEVICES, or 0 for the executor and 1 for the policy;
-                          numbers as in nvidia-smi
-  ..._TENSOR_PARALLEL     one per GPU of _GPUS    the same
+  ..._GPUS                CUDA_VISIBLE_DEVICES, or as many as are needed, from 0 on for the
+                          executor and from 1 on for the policy; numbers as in nvidia-smi
+  ..._TENSOR_PARALLEL     all GPUs of a server    the same
   ..._GPU_MEMORY          0.95                    0.90        share of each GPU's memory
   ..._MAX_MODEL_LEN       32768, cpu: 4096        8192, 4096  prompt and reply, in tokens, of all
                           turns of an attempt; never more than
@@ -63,7 +68,7 @@ Environment variables, EXECUTOR_... for the executor and POLICY_... for the poli
   ..._REASONING_PARSER    openai_gptoss           (none)      only for GPT-OSS's model_type
   ..._CHAT_TEMPLATE       (none)                  (none)      as policy.chat_template
   ..._MAX_LORA_RANK       (none)                  64
-  ..._MAX_LORAS           (none)                  2
+  ..._MAX_LORAS           (none)                  2           times the ranks that share a server
   ..._START_SECONDS       1800                    1800        timeout until it serves
   ..._STOP_SECONDS        60                      60          timeout before it is killed
 
@@ -98,7 +103,6 @@ _DEFAULTS = {
     "PORT": ("8002", "8003"),
     "API_KEY": ("", ""),
     "DEVICE": ("gpu", "gpu"),
-    "GPUS": ("0", "1"),
     "GPU_MEMORY": ("0.95", "0.90"),
     "REASONING_PARSER": ("openai_gptoss", ""),
     "CHAT_TEMPLATE": ("", ""),
@@ -111,7 +115,8 @@ _DEFAULTS = {
 
 class VllmServer:
     """A server to start, check or stop, in the folder ``root``. ``me``: the command to print;
-    ``problems``: everything that must be fixed before it can start."""
+    ``number``: its place among replicas; ``problems``: everything that must be fixed before it can
+    start."""
 
     def __init__(
         self,
@@ -120,25 +125,29 @@ class VllmServer:
         values: dict[str, str],
         variables: Mapping[str, str],
         extra: Sequence[str] = (),
+        number: int = 0,
     ) -> None:
         self.role, self.me, self.values = role, me, values
+        self.label = f"{role}-{number}" if number else role
         self.variables, self.extra = variables, extra
         self.name, self.model = role.upper(), values["MODEL"]
         self.gpus = [gpu for gpu in values["GPUS"].split(",") if gpu]
         self.on_cpu = values["DEVICE"] == "cpu"
-        host = "127.0.0.1" if values["HOST"] in ("0.0.0.0", "::") else values["HOST"]
+        is_public = values["HOST"] in ("0.0.0.0", "::")
+        host = "127.0.0.1" if is_public else values["HOST"]
         self.address = host, int(values["PORT"])
+        self.base_url = f"http://{socket.gethostname() if is_public else host}:{values['PORT']}/v1"
         self.url = f"http://{host}:{self.address[1]}"
         self.served = f"{self.model} at {self.url}"
         self.state = Path(variables.get("VLLM_STATE_DIR") or "outputs/vllm")
-        self.pid_file, self.log = self.state / f"{role}.pid", self.state / f"{role}.log"
+        self.pid_file, self.log = (self.state / f"{self.label}.{end}" for end in ("pid", "log"))
         home = variables.get("HF_HOME") or f"{variables.get('HOME', '')}/.cache/huggingface"
         self.cache = Path(variables.get("HF_HUB_CACHE") or f"{home}/hub")
         self.vllm = ""
         self.problems: list[str] = []
 
     def say(self, text: str) -> None:
-        say(f"{self.role}: {text}")
+        say(f"{self.label}: {text}")
 
     # The process that this script started.
 
@@ -313,7 +322,7 @@ class VllmServer:
 
     def report_problems(self) -> bool:
         if self.problems:
-            lines = [f"{self.role}: must be fixed before it can start:", *self.problems]
+            lines = [f"{self.label}: must be fixed before it can start:", *self.problems]
             print(*lines, sep="\n  ", file=sys.stderr, flush=True)
         return bool(self.problems)
 
@@ -369,7 +378,7 @@ class VllmServer:
                 env=environment,
                 start_new_session=True,
             )
-        lines = (str(process.pid), identity(process.pid) or "gone", self.served)
+        lines = str(process.pid), identity(process.pid) or "gone", self.served, self.values["HOST"]
         self.pid_file.write_text("".join(f"{line}\n" for line in lines))
         process.returncode = 0  # it outlives this process, which waits by its identity
         return process.pid
@@ -401,7 +410,7 @@ class VllmServer:
 
     def give_up(self, why: str, pid: int) -> int:
         """Print the end of the log with advice and stop what is left of the server."""
-        lines = [f"{self.role}: {why}; the end of {self.log}:"]
+        lines = [f"{self.label}: {why}; the end of {self.log}:"]
         log = self.read_log()
         lines += [f"  | {line}" for line in log.splitlines()[-30:]]
         if advice := hint(log, self.name, self.address[1]):
@@ -416,7 +425,7 @@ def main(root: Path, arguments: Sequence[str]) -> int:
     or an unknown argument."""
     script = root / "launch_vllm_safe.sh"
     me = f"bash {script.name if Path.cwd().samefile(root) else shlex.quote(str(script))}"
-    role, action, extra = "executor", "start", []
+    role, action, extra, count, in_pairs = "executor", "start", [], 1, False
     words = list(arguments)
     while words:
         word = words.pop(0)
@@ -424,6 +433,12 @@ def main(root: Path, arguments: Sequence[str]) -> int:
             role = word
         elif word in ("--dry-run", "--status", "--stop"):
             action = word[2:]
+        elif word == "--tp2":
+            in_pairs = True
+        elif word == "--replicas":
+            if not words or not re.fullmatch("[1-9][0-9]?", words[0]):
+                raise UserError("--replicas: give the number of servers, such as 3")
+            count = int(words.pop(0))
         elif word == "--":
             extra, words = words, []
         elif word in ("-h", "--help"):
@@ -432,26 +447,78 @@ def main(root: Path, arguments: Sequence[str]) -> int:
         else:
             raise UserError(f"{word}: unknown; see {me} --help")
     os.chdir(root)
-    values = read_settings(role, os.environ, root / LLM_FILE)
-    server = VllmServer(role, me, values, dict(os.environ), extra)
-    if action == "status":
-        return show_status(server)
-    if action == "stop":
-        return stop(server)
+    variables = dict(os.environ)
+    settings = read_settings(role, variables, root / LLM_FILE, count, in_pairs)
+    servers = [VllmServer(role, me, each, variables, extra, i) for i, each in enumerate(settings)]
     own = root / ".venv-vllm/bin/vllm"
-    if action == "dry-run":
-        return dry_run(server, own)
-    with only_call(server):
-        return start(server, root, own)
+    if action in ("status", "stop"):
+        servers = started_servers(servers[0])
+    if action == "stop":
+        return max(map(stop, servers))
+    if action == "status":
+        code = max(map(show_status, servers))
+    elif action == "dry-run":
+        code = max(dry_run(server, own) for server in servers)
+    else:
+        code = start_all(servers, root, own)
+    if len(servers) > 1 and not code:
+        urls = ",".join(server.base_url for server in servers)
+        setting = "export EXECUTOR_URL={}" if role == "executor" else "policy.vllm.base_urls=[{}]"
+        say(setting.format(urls))
+    return code
 
 
-def read_settings(role: str, variables: Mapping[str, str], models: Path) -> dict[str, str]:
-    """The values of a role's variables, by name without the prefix; MODEL_FROM is where MODEL,
-    which the file of ``models`` may have, is set. Raises UserError."""
+def started_servers(first: VllmServer) -> list[VllmServer]:
+    """The server; after a start with replicas, all with a state file, at the addresses in these."""
+    state, role = first.state, first.role
+    if not (replicas := sorted(state.glob(f"{role}-*.pid"))):
+        return [first]
+    found: list[VllmServer] = []
+    for file in [*state.glob(f"{role}.pid"), *replicas]:
+        with suppress(OSError, ValueError):  # about to be written, or removed
+            served, host = file.read_text().splitlines()[2:]
+            model, _, url = served.partition(" at ")
+            values = first.values | {"MODEL": model, "HOST": host, "PORT": str(urlsplit(url).port)}
+            number = int(file.stem.removeprefix(role).removeprefix("-") or 0)
+            found.append(VllmServer(role, first.me, values, first.variables, number=number))
+    return found or [first]
+
+
+def start_all(servers: Sequence[VllmServer], root: Path, own: Path) -> int:
+    """Start the servers, several at once, each in a process of its own; the highest exit status."""
+
+    def start_one(server: VllmServer) -> int:
+        with only_call(server):
+            return start(server, root, own)
+
+    if len(servers) == 1:
+        return start_one(servers[0])
+    fork = multiprocessing.get_context("fork")
+    children = [fork.Process(target=lambda s=s: sys.exit(start_one(s))) for s in servers]
+    for child in children:
+        child.start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the children, too
+    signal.signal(signal.SIGTERM, lambda *_: [child.terminate() for child in children])
+    for child in children:
+        child.join()
+    return max(abs(child.exitcode or 0) for child in children)
+
+
+def read_settings(
+    role: str, variables: Mapping[str, str], models: Path, count: int, in_pairs: bool
+) -> list[dict[str, str]]:
+    """The values of a role's variables for each of ``count`` servers, by name without the prefix;
+    MODEL_FROM is where MODEL, which the file of ``models`` may have, is set. ``in_pairs``: each has
+    two GPUs. Raises UserError."""
     index, prefix = int(role == "policy"), f"{role.upper()}_"
     visible = variables.get("CUDA_VISIBLE_DEVICES")
     usual = {name: both[index] for name, both in _DEFAULTS.items()}
-    usual["GPUS"] = visible or usual["GPUS"]
+    usual["GPU_MEMORY"] = "0.90" if in_pairs else usual["GPU_MEMORY"]
+    is_one_each = count > 1 and f"{prefix}GPUS" not in variables
+    width = "2" if in_pairs else "1" if is_one_each else ""
+    width = variables.get(f"{prefix}TENSOR_PARALLEL", width)
+    total = count * int(width) if width.isdigit() else count
+    usual["GPUS"] = visible or ",".join(map(str, range(index, index + total)))
     values = {name: variables.get(prefix + name, usual[name]) for name in usual}
     gpus = [gpu for gpu in values["GPUS"].split(",") if gpu]
     on_cpu = values["DEVICE"] == "cpu"
@@ -468,9 +535,14 @@ def read_settings(role: str, variables: Mapping[str, str], models: Path) -> dict
         if not re.fullmatch(pattern, values[name]):
             raise UserError(f"{prefix}{name}={values[name]}: {needed}")
     # What is not prefilled in chunks has to fit at once.
-    batch = str(max(int(longest or 0), 4096)) if on_cpu else ("1024", "")[index]
+    batch = str(max(int(longest or 0), 4096)) if on_cpu else ("1024", "")[index or in_pairs]
     values["MAX_BATCHED_TOKENS"] = variables.get(f"{prefix}MAX_BATCHED_TOKENS", batch)
-    values["TENSOR_PARALLEL"] = variables.get(f"{prefix}TENSOR_PARALLEL", str(len(gpus)))
+    share = int(width) if width.isdigit() else len(gpus) // count
+    values["TENSOR_PARALLEL"] = variables.get(f"{prefix}TENSOR_PARALLEL", width or str(share))
+    if count > 1 and not on_cpu and not 0 < share * count <= len(gpus):
+        raise UserError(
+            f"{prefix}GPUS={values['GPUS']}: {count} servers need {max(share, 1) * count} GPUs"
+        )
     source = f"{prefix}MODEL"
     if source not in variables and (found := _model_at_port(models, values["PORT"], variables)):
         values["MODEL"], source = found[1], f"{LLM_FILE}: models.{found[0]}.model_name"
@@ -479,7 +551,12 @@ def read_settings(role: str, variables: Mapping[str, str], models: Path) -> dict
         model = f"{variables.get('HOME', '')}{model[1:]}"
     if model.startswith(("./", "../")):
         model = os.path.abspath(model)  # noqa: PTH100, symbolic links stay
-    return values | {"MODEL": model, "MODEL_FROM": source}
+    values |= {"MODEL": model, "MODEL_FROM": source}
+    if count == 1:
+        return [values]
+    shares = [",".join(gpus[i * share : (i + 1) * share]) for i in range(count)]
+    first = int(values["PORT"])
+    return [values | {"PORT": str(first + 100 * i), "GPUS": g} for i, g in enumerate(shares)]
 
 
 _HERE = ("localhost", "127.0.0.1", "0.0.0.0", "::1")
@@ -596,9 +673,9 @@ def start(server: VllmServer, root: Path, own: Path) -> int:
 
 @contextmanager
 def only_call(server: VllmServer) -> Iterator[None]:
-    """Wait for other calls of the same role to finish."""
+    """Wait for other calls about the same server to finish."""
     server.state.mkdir(parents=True, exist_ok=True)
-    with (server.state / f"{server.role}.lock").open("w") as lock:
+    with (server.state / f"{server.label}.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
