@@ -216,6 +216,25 @@ def test_several_turns_take_what_is_planned() -> None:
     assert plan.needed > memory_plan(shape, one, grpo, "cpu").needed
 
 
+def test_contexts_rendered_anew_take_what_is_planned() -> None:
+    """Two attempts of five turns, each turn a sample with a prompt of its own."""
+    section, grpo = sections("float32", prompts_per_step=1, group_size=2, micro_batch_tokens=1024)
+    section = section.model_copy(update={"max_episode_tokens": 320})
+    policy = medium_policy("qwen2", section)
+    learner = Learner(policy, grpo, 1.0, 0)
+    groups = [
+        Group(group.prompt_ids, group.samples[:1])
+        for length in range(192, 449, 64)
+        for group in groups_of(64, length - 64, 64)
+    ]
+    learner.update(groups, 1, 192)
+    shape = shape_of(policy.causal_lm, section)
+    measured = peak(lambda: learner.update(groups, 2, 192))
+    kept = memory_plan(shape, section, grpo, "cpu").updating
+    planned = memory_plan(shape, section, grpo, "cpu", rewrites=True).updating
+    assert sum(kept.values()) < measured <= sum(planned.values()) <= 2.5 * measured
+
+
 def test_an_evaluation_takes_what_is_planned_for_a_step() -> None:
     """With a sample for each problem where a step has four, more prompts would fit into the rows
     than there is memory for."""

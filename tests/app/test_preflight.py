@@ -16,8 +16,10 @@ from rich.console import Console
 from tiny_policy import checkpoint
 
 from flowright.app.device import MemoryDemand, look_at_device, planned_device
+from flowright.app.measuring import open_evaluation
 from flowright.app.preflight import demand_of, dry_run
 from flowright.app.preflight_checks import load_tasks
+from flowright.app.session import run_evaluation
 from flowright.app.terminal import memory_lines
 from flowright.config.grpo import GrpoSection
 from flowright.config.judge import JudgeServerSection
@@ -326,3 +328,18 @@ def test_the_turns_of_an_attempt_are_shown_with_their_tokens(tmp_path: Path) -> 
     update = {"policy": config.policy.model_copy(update=short)}
     assert dry_run(config.model_copy(update=update), Console(file=screen, width=200)) == 0
     assert screen.getvalue().count("WARNING: policy.max") == 1
+
+
+async def test_an_evaluation_warns_of_sequences_longer_than_the_model(tmp_path: Path) -> None:
+    config = make_config(
+        {
+            "environment": "talk_environment:Talk",
+            "strategy_model": str(checkpoint()),
+            "policy": {"max_prompt_tokens": 100, "max_new_tokens": 4, "device": "cpu"},
+            "evaluation": {"final_problems": 1, "final_samples": 1},
+        }
+    )
+    screen = io.StringIO()
+    with open_evaluation(config, (), None, tmp_path / "out", False) as opened:
+        await run_evaluation(opened, Console(file=screen, width=200))
+    assert "are 1,264 together, and the model was made for 256 positions" in screen.getvalue()

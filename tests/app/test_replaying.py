@@ -1,6 +1,7 @@
 """Attempts that are to be played again, found in files that may be damaged."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from viewer_run import records_of, write_run
@@ -8,7 +9,11 @@ from viewer_run import records_of, write_run
 from flowright.app.replaying import ReplayedAttempt, find_attempt, play
 from flowright.core.errors import UserError
 from flowright.environments.base import make_environment
+from flowright.environments.episode import Turn
 from flowright.environments.registry import make_config
+from flowright.environments.rollout import Reward, Rollout, to_record
+from flowright.grpo.step_record import TOKENS
+from flowright.policy.sampling import Sample
 from flowright.runs.run_files import rollouts_path
 
 
@@ -46,3 +51,27 @@ async def test_an_attempt_of_several_turns_is_replayed_turn_by_turn() -> None:
     again = await play(opening, program)
     assert again["execution"]["answer"] == now["execution"]["answer"], "the seeds are the same"
     assert len(again["trials"]) == 1
+
+
+async def test_a_text_that_was_cut_in_the_record_is_replayed_whole_or_not_at_all() -> None:
+    """Cut in the comment, the first program would be a syntax error."""
+    environment = make_environment(make_config({"workflow": {"turns": 2, "workers": 1}}))
+    tasks = environment.tasks().train[:1]
+    program = "async def workflow(problem):\n    # {}\n    return await answer(problem)"
+    texts = [program.format(letter * 17_000) for letter in "ab"]
+    samples = [Sample((1, 2), (-1.0, -1.0), text, "stop", 0) for text in texts]
+    rollout = Rollout(
+        tasks[0], samples[-1], Reward(0.0, {}), turns=tuple(Turn((), one) for one in samples)
+    )
+    record: dict[str, Any] = to_record(rollout, {"workflow": {}, "key": "0/1/0/0"}, 1, 0, 0, None)
+    assert len(record["turns"][0]["completion"]) < 16_100
+    opening = ReplayedAttempt(environment.config, environment, tasks, tasks[0], record)
+    with pytest.raises(UserError, match="turn 1: its text was cut in the record"):
+        await play(opening)
+    split = [part for text in texts for part in (text[:9], text[9:])]
+    record[TOKENS] = {"ids": [1, 2, 1, 2], "texts": split, "turns": [2, 2]}
+    now = await play(opening)
+    assert [trial["failure"] for trial in now["trials"]] == [None, None]
+    assert "b" * 17_000 in now["workflow"]["source"]
+    shorter = await play(opening, program.format("c"))
+    assert "# c" in shorter["workflow"]["source"]

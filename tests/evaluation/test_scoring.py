@@ -136,7 +136,7 @@ async def test_verif_is_the_rules_times_the_verdict(
     assert [grades[f"0/{n}"].value for n in range(3)] == values
 
 
-def test_rows_without_anything_to_be_graded_by_are_named(tmp_path: Path, sandbox: Sandbox):
+async def test_rows_without_anything_to_be_graded_by_are_named(tmp_path: Path, sandbox: Sandbox):
     made = row_graders("rubric", criteria_judge(CriteriaModel(), JudgeSection()), sandbox)
     good = {"prompt": USER, "reward_model": rubric(("a", 1)), "responses": ["x"]}
     path = lines(
@@ -147,7 +147,7 @@ def test_rows_without_anything_to_be_graded_by_are_named(tmp_path: Path, sandbox
     assert [problem.split(":")[1] for problem in caught.value.problems] == ["2", "3"]
 
 
-def test_healthbench_joins_by_the_whole_conversation(tmp_path: Path, sandbox: Sandbox):
+async def test_healthbench_joins_by_the_whole_conversation(tmp_path: Path, sandbox: Sandbox):
     made = row_graders("rubric", criteria_judge(CriteriaModel(), JudgeSection()), sandbox)
     turns = [{"role": "system", "content": "Be short."}, *USER]
     items = rubric(("apple", 1))["rubrics"]
@@ -284,7 +284,7 @@ def test_what_is_asked_wrongly_is_named(
     and not (ROOT.parent / "shared/data/rubrics").is_dir(),
     reason="needs RuscaRL's files",
 )
-def test_ruscarls_validation_files_can_be_scored(tmp_path: Path, sandbox: Sandbox) -> None:
+async def test_ruscarls_validation_files_can_be_scored(tmp_path: Path, sandbox: Sandbox) -> None:
     """All their rows, with no response yet."""
     import pyarrow as pa
     from pyarrow import parquet

@@ -18,6 +18,7 @@ from flowright.grpo.step_record import TOKENS, add_learner_logprobs
 from flowright.policy.sampling import Sample
 from flowright.runs.run_files import read_rollouts, rollout_steps
 
+QUIET = {"every": 0}
 KEEP = {"keep_logprobs": True}
 
 
@@ -86,6 +87,19 @@ async def test_a_record_has_its_turns(tmp_path: Path, credit: str) -> None:
             assert known <= {record["advantage"]}
 
 
+@pytest.mark.parametrize(("credit", "drawn"), [("outcome", 4), ("discounted", 2), ("gigpo", 2)])
+async def test_a_signal_of_turns_alone_is_not_drawn_again(
+    tmp_path: Path, credit: str, drawn: int
+) -> None:
+    turns = {"credit": credit, "discount": 0.5}
+    config = configured({"steps": 1, "resample_rounds": 1, "turns": turns}, evaluation=QUIET)
+    await train(tmp_path, Answering(config=config, reward=lambda episode: 1.0), config)
+    records = [*read_rollouts(tmp_path, 1)]
+    assert len({record["group"] for record in records}) == drawn
+    credits = [turn.get("advantage") for record in records for turn in record["turns"]]
+    assert any(credits) is (credit != "outcome")
+
+
 async def test_a_held_out_attempt_has_its_turns(tmp_path: Path) -> None:
     await played(tmp_path)
     held_out = [*read_rollouts(tmp_path / "validation", 2)]
@@ -94,7 +108,7 @@ async def test_a_held_out_attempt_has_its_turns(tmp_path: Path) -> None:
 
 
 async def test_a_record_of_one_completion_has_none(tmp_path: Path) -> None:
-    await train(tmp_path, config=configured({"steps": 1}, KEEP, {"every": 0}))
+    await train(tmp_path, config=configured({"steps": 1}, KEEP, QUIET))
     for record in read_rollouts(tmp_path, 1):
         assert not {"turns", "stop"} & record.keys()
         assert record[TOKENS].keys() == {"ids", "texts", "sampler", "learner"}

@@ -99,6 +99,7 @@ def test_a_template_keeps_history_or_refuses_a_role_or_rewrites(name: str) -> No
     kept = [r + "+" * thinking for r in roles for thinking in (False, True)
             if contexts.keeps(r, thinking)]  # fmt: skip
     assert kept == KEPT[name].split()
+    assert contexts.rewrites == (not {"user", "user+"} <= {*kept})
     if name in REFUSED:
         with pytest.raises(DataError, match=rf"refuses turns of user, .*: .*{REFUSED[name]}") as e:
             contexts.keeps("tool", False)

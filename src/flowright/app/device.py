@@ -7,7 +7,7 @@ limits, so a run that it calls too large may still fit.
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -43,17 +43,19 @@ def memory_summary(plan: Plan) -> str:
 @dataclass(frozen=True, slots=True)
 class MemoryDemand:
     """Memory that a run needs of a GPU, whose layers ``gpus`` processes share, or of the machine,
-    if ``device`` is ``cpu``."""
+    if ``device`` is ``cpu``. ``rewrites``: the chat template changes earlier turns."""
 
     shape: ModelShape
     policy: PolicySection
     grpo: GrpoSection
     gpus: int = 1
     device: str = "cuda"
+    rewrites: bool = False
 
     @property
     def plan(self) -> Plan:
-        return memory_plan(self.shape, self.policy, self.grpo, self.device, self.gpus)
+        policy, grpo = self.policy, self.grpo
+        return memory_plan(self.shape, policy, grpo, self.device, self.gpus, self.rewrites)
 
     @property
     def least(self) -> int:
@@ -113,7 +115,7 @@ class MemoryDemand:
         chunks for the update, fewer rows for sampling. None if these are not enough."""
         policy, grpo, found = self.policy.on(self.device), self.grpo, {}
         while True:
-            plan = memory_plan(self.shape, policy, grpo, self.device, self.gpus)
+            plan = replace(self, policy=policy, grpo=grpo).plan
             if plan.needed <= available:
                 return found
             phases = plan.phases

@@ -43,6 +43,7 @@ from flowright.policy.memory import shape_of
 from flowright.policy.model_folders import load_config, load_tokenizer
 from flowright.policy.sampling import Tokenizer, fitting
 from flowright.policy.tiny import POSITIONS
+from flowright.policy.turns import Contexts
 from flowright.runs.loggers import check_loggers
 
 SPARE_DISK = 2 << 30  # bytes beside the checkpoints
@@ -241,10 +242,12 @@ def demand_of(config: Config) -> MemoryDemand | None:
         architecture = load_config(name)
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(architecture)
+        tokenizer = _tokenizer(config) if config.policy.max_episode_tokens else None
+        rewrites = tokenizer is not None and Contexts(tokenizer, ()).rewrites
     except (OSError, ValueError, UserError):
         return None  # reported when it is loaded
     shape, gpus = shape_of(model, config.policy), _gpus(config) if config.policy.sharded else 1
-    return MemoryDemand(shape, config.policy, config.grpo, gpus, planned_device(config))
+    return MemoryDemand(shape, config.policy, config.grpo, gpus, planned_device(config), rewrites)
 
 
 def _memory(demand: MemoryDemand | None, has_model: bool) -> str:

@@ -36,7 +36,7 @@ from flowright.data.task import Task
 from flowright.environments.base import Environment, make_environment
 from flowright.environments.episode import Episode, Turn
 from flowright.environments.registry import load_config
-from flowright.environments.rollout import to_record
+from flowright.environments.rollout import most_turn_text, to_record
 from flowright.llm.fences import fenced
 from flowright.policy.sampling import Sample
 from flowright.runs.run_files import (
@@ -46,7 +46,8 @@ from flowright.runs.run_files import (
     rollout_steps,
     rollouts_path,
 )
-from flowright.viewer.rollout_records import attempt_of, source_of
+from flowright.viewer.rollout_records import TOKENS, attempt_of, source_of
+from flowright.viewer.turns import by_turn
 
 _PLACE = re.compile(rf"(?:({'|'.join(HELD_OUT)})/)?(\d+)/(\d+)/(\d+)", re.ASCII)
 _CHARS = 60
@@ -153,12 +154,14 @@ def replay(request: ReplayRequest) -> int:
 
 async def play(opening: ReplayedAttempt, program: str | None = None) -> dict[str, Any]:
     """Return the record of a replay; without ``program``, of the recorded completions, one a turn.
-    In environments without programs, ``program`` is the completion."""
+    In environments without programs, ``program`` is the completion. Raises UserError for a turn
+    whose text was cut in the record."""
     record = opening.record
-    written = [_sample(turn) for turn in objects_in(record.get("turns")) or [record]]
-    if program is not None:
+    if program is None:
+        written = _whole_samples(record)
+    else:
         text = fenced(program.rstrip(), "python") if "workflow" in record else program
-        written = [replace(written[0], text=text, finish_reason="stop")]
+        written = [replace(_sample(record), text=text, finish_reason="stop")]
     step, group, index = (int(record.get(key) or 0) for key in ("step", "group", "index"))
     key = str(record.get("key") or f"{opening.config.seed}/{step}/{group}/{index}")
     environment = opening.environment
@@ -167,6 +170,23 @@ async def play(opening: ReplayedAttempt, program: str | None = None) -> dict[str
         ((rollout,),) = await environment.rollout([[Episode(opening.task, key, turns)]])
         rollout = replace(rollout, turns=turns if environment.max_turns > 1 else ())
         return to_record(rollout, environment.record(rollout), step, group, index, None)
+
+
+def _whole_samples(record: Record) -> list[Sample]:
+    """Return the completions of all turns; those cut in the record are joined from its tokens."""
+    *before, _ = objects_in(record.get("turns")) or [record]
+    samples = [*map(_sample, before), _sample(record)]  # the last text is whole in the record
+    tokens, most = object_of(record, TOKENS), most_turn_text(len(samples))
+    parts = by_turn(tokens.get("turns"), tokens.get("texts") or ())
+    for number, sample in enumerate(samples[:-1]):
+        if len(sample.text) > most:
+            if len(parts) != len(samples):
+                raise UserError(
+                    f"turn {number + 1}: its text was cut in the record, which has no tokens "
+                    "(run.keep_logprobs keeps them); play another program: --program FILE"
+                )
+            samples[number] = replace(sample, text="".join(map(str, parts[number])))
+    return samples
 
 
 def _sample(record: Record) -> Sample:

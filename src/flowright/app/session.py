@@ -21,7 +21,7 @@ from flowright.app.open_policies import (
     open_samplers,
     policy_in_turn,
 )
-from flowright.app.preflight_checks import Start
+from flowright.app.preflight_checks import Start, position_warnings
 from flowright.app.terminal import StepProgress, introduce, note_best, show_outages, stage_progress
 from flowright.app.time_plan import compare_with_plan, keep_plan
 from flowright.config.grpo import GrpoSection
@@ -338,6 +338,8 @@ async def run_evaluation(evaluation: Evaluation, console: Console) -> Comparison
         opened.enter_context(on_signal(evaluation.ledger.summary))
         with stage_progress(console, "making the policy") as progress:
             policy = open_policy(config, environment, tasks.train, progress)
+        for line in position_warnings(config.policy, policy.causal_lm.config.to_dict()):
+            say(console, line)
         for path in evaluation.checkpoints:  # what does not fit is named before servers are asked
             load_weights(path, policy)
         await on_model_thread(_check, policy, config)

@@ -33,6 +33,7 @@ from flowright.llm.counters import Counters, Outage, outages
 from flowright.policy.base_models import origin_of
 from flowright.policy.memory import shape_of
 from flowright.policy.model import Policy
+from flowright.policy.turns import Contexts
 from flowright.runs.checkpoints import Best, step_name
 from flowright.runs.directory import RunDirectory
 
@@ -215,7 +216,10 @@ def memory_lines(config: Config, policy: Policy) -> list[str]:
     if config.strategy_model == TINY and policy.device.type == "cpu":
         return look_at_device(config, None, policy.device)[1:]
     shape = shape_of(policy.causal_lm, config.policy)
-    demand = MemoryDemand(shape, config.policy, config.grpo, policy.gpus, policy.device.type)
+    rewrites = bool(config.policy.max_episode_tokens) and Contexts(policy.tokenizer, ()).rewrites
+    demand = MemoryDemand(
+        shape, config.policy, config.grpo, policy.gpus, policy.device.type, rewrites
+    )
     _, *warnings = look_at_device(config, demand, policy.device)
     return [f"memory    {memory_summary(demand.plan)}", *warnings]
 

@@ -312,9 +312,14 @@ def to_record(
     }
 
 
+def most_turn_text(turns: int) -> int:
+    """Return the characters that a record of so many turns keeps of one text."""
+    return min(MOST_TURN, MOST_TURNS // (2 * turns))
+
+
 def _turns(turns: Sequence[Turn], credit: Sequence[float | None]) -> list[dict[str, Any]]:
     """The turns of an episode, with all their texts within ``MOST_TURNS``."""
-    most = min(MOST_TURN, MOST_TURNS // (2 * len(turns)))
+    most = most_turn_text(len(turns))
     found: list[dict[str, Any]] = []
     for number, turn in enumerate(turns):
         sample, seen = turn.sample, turn.observation

@@ -84,10 +84,13 @@ def group_advantages(
     costs = penalties or [[0.0] * len(group) for group in rewards]
     for value in (*(r for group in scored for r in group), *(c for group in costs for c in group)):
         check_reward(value)
-    advantages = []
-    computed = advantage_of(scale).compute(scored)
+    advantages, chosen = [], advantage_of(scale)
+    computed = chosen.compute(scored)
     always = divergences or [[0.0] * len(group) for group in rewards]
-    signals = signals_of(rewards, scale)
+    signals = [*map(_signal, scored)]
+    if chosen.across_groups:
+        every = _signal([r for group in scored for r in group])
+        signals = [every if group else "too_few" for group in scored]
     for group, signal, known, found, cost, least in zip(
         rewards, signals, scored, computed, costs, always, strict=True
     ):
@@ -172,15 +175,6 @@ def _state(episode: Episode, turn: int, attempt: int) -> object:
     seen = episode.turns[turn - 1].observation
     named = seen.state if seen is not None else None
     return (attempt, turn) if named is None else ("state", episode.task.id, named)
-
-
-def signals_of(rewards: Sequence[Sequence[float | None]], scale: str = "group") -> list[Signal]:
-    """Return the signals of groups with these rewards."""
-    scored = [[r for r in group if r is not None] for group in rewards]
-    if advantage_of(scale).across_groups:
-        every = _signal([r for group in scored for r in group])
-        return [every if group else "too_few" for group in scored]
-    return [_signal(group) for group in scored]
 
 
 def _signal(known: Sequence[float]) -> Signal:

@@ -27,7 +27,6 @@ from flowright.environments.rollout import Rollout
 from flowright.grpo.advantages import (
     GroupAdvantages,
     group_advantages,
-    signals_of,
     with_turn_credit,
 )
 from flowright.grpo.batch import (
@@ -223,23 +222,7 @@ class Pipeline(BatchSource):
         grpo, environment = self._config.grpo, self.environment
         batch = await self._roll_out(step, learner, enter)
         check_teacher_failures(step, batch, grpo.max_unscored)
-        advantages_P = group_advantages(
-            batch.task_rewards_P_G,
-            grpo.advantage_scale,
-            batch.penalties_P_G,
-            batch.divergences_P_G if grpo.trains_all else None,
-        )
-        if grpo.turns.credit != "outcome":
-            advantages_P = [
-                with_turn_credit(*group, grpo)
-                for group in zip(
-                    advantages_P,
-                    batch.task_rewards_P_G,
-                    batch.episodes_P_G,
-                    batch.penalties_P_G,
-                    strict=True,
-                )
-            ]
+        advantages_P = self._advantages(batch)
         if grpo.has_teacher:
             advantages_P = [found.times(grpo.teacher.reward_weight) for found in advantages_P]
         filters, rewarded = grpo.overlong == "filter", grpo.needs_rewards
@@ -259,13 +242,35 @@ class Pipeline(BatchSource):
             self._seconds,
         )
 
+    def _advantages(self, batch: Batch) -> list[GroupAdvantages]:
+        """Advantages of all groups, of their turns with ``grpo.turns.credit``."""
+        grpo = self._config.grpo
+        advantages_P = group_advantages(
+            batch.task_rewards_P_G,
+            grpo.advantage_scale,
+            batch.penalties_P_G,
+            batch.divergences_P_G if grpo.trains_all else None,
+        )
+        if grpo.turns.credit == "outcome":
+            return advantages_P
+        return [
+            with_turn_credit(*group, grpo)
+            for group in zip(
+                advantages_P,
+                batch.task_rewards_P_G,
+                batch.episodes_P_G,
+                batch.penalties_P_G,
+                strict=True,
+            )
+        ]
+
     async def _roll_out(self, step: int, learner: Learner, enter: Enter) -> Batch:
         """The step's batch with its rewards, and further rounds where groups have no signal."""
         grpo = self._config.grpo
         self._seconds = {"time/sample": 0.0, "time/wait_for_llm": 0.0}
         batch = await self._joined(self._rolled_out(step, enter), learner)
         for number in range(1, grpo.resample_rounds + 1):
-            signals = signals_of(batch.task_rewards_P_G, grpo.advantage_scale)
+            signals = [found.signal for found in self._advantages(batch)]
             missing = grpo.prompts_per_step - signals.count("ok")
             if missing <= 0 or unscored_share(batch.rollouts) > grpo.max_unscored:
                 break

@@ -142,9 +142,11 @@ def memory_plan(
     grpo: GrpoSection,
     device: str = "cuda",
     gpus: int = 1,
+    rewrites: bool = False,
 ) -> Plan:
     """Plan a step at the limits of the configuration, with the layers' weights split among
-    ``gpus``."""
+    ``gpus``. ``rewrites``: the chat template changes earlier turns, so that the contexts of later
+    ones may be prompts of their own."""
     policy = policy.on(device)
     number = _number(policy)
     held = {
@@ -154,7 +156,11 @@ def memory_plan(
         **({"adapter": FLOAT * shape.adapter} if shape.adapter else {}),
         "optimizer": 2 * FLOAT * shape.trained,  # AdamW: two means of each weight's gradient
     }
-    update = (_shared if grpo.prefix_sharing else _plain)(shape, policy, grpo)
+    prompts = policy
+    if rewrites:  # contexts are prompts, as many as fill a pack
+        prompts = policy.model_copy(update={"max_prompt_tokens": policy.context_tokens})
+        grpo = grpo.model_copy(update={"prompts_per_step": grpo.micro_batch_tokens})
+    update = _shared(shape, prompts, grpo) if grpo.prefix_sharing else _plain(shape, policy, grpo)
     head = _head(shape, _chunk(policy, grpo), number, grpo.entropy_coefficient != 0, device)
     update["the head or one layer, backward"] = max(head, update.pop("one layer, backward"))
     updating = {"gradients": FLOAT * shape.trained, **update}

@@ -71,6 +71,11 @@ class Contexts:
         it was once a message of this role follows. Raises DataError."""
         return self._keeps((("user", False), ("assistant", thinking), (role, False)))
 
+    @property
+    def rewrites(self) -> bool:
+        """True if a second user message may change a first completion. Raises DataError."""
+        return not (self.keeps("user", False) and self.keeps("user", True))
+
     def after(
         self,
         conversation: Sequence[Message],
