@@ -322,6 +322,7 @@ def test_two_processes_train_the_run_of_one(whole: tuple[Path, Path, str], tmp_p
         assert (told["ids"], told["texts"]) == (again["ids"], again["texts"])
         for key in ("sampler", "learner"):
             assert again[key] == pytest.approx(told[key], abs=1e-3)
+    assert accuracies(run)[0] == accuracies(tmp_path / "quickstart")[0], "measured by both"
     assert read_state(tmp_path / "quickstart")["status"] == "finished"
 
 

@@ -31,6 +31,7 @@ from flowright.evaluation.comparison import (
 from flowright.evaluation.evaluator import Score, TableRow as TableRow
 from flowright.evaluation.ledger import Ledger
 from flowright.evaluation.probe import ProbedClass
+from flowright.grpo.ranks import ONE, Ranks
 from flowright.viewer.before_after import terminal_section
 from flowright.viewer.rendering.report import section_text
 
@@ -45,9 +46,10 @@ async def run_comparison(
     ledger: Ledger | None = None,
     keep: KeepBaseline | None = None,
     probing: Callable[[], Awaitable[Sequence[ProbedClass]]] | None = None,
+    ranks: Ranks = ONE,
 ) -> Comparison:
-    """Measure, print and return the before/after table. ``keep``: see :func:`compare`; ``probing``
-    probes the last policy."""
+    """Measure, print and return the before/after table. ``keep`` and ``ranks``: see
+    :func:`compare`; ``probing`` probes the last policy."""
     section = config.evaluation
     with stage_progress(console, "comparing") as progress:
         comparison = await compare(
@@ -60,6 +62,7 @@ async def run_comparison(
             ledger,
             section.final_samples or section.samples,
             keep,
+            ranks,
         )
         if probing is not None:
             comparison = replace(comparison, probed=tuple(await probing()))

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -61,6 +61,7 @@ from flowright.grpo.order import Order
 from flowright.grpo.pipeline import Pipeline
 from flowright.grpo.ranks import ONE, Follower, Ranks, Reporter, peers_of_passes
 from flowright.grpo.selfcheck import check_adapter, check_sampler, check_sharing
+from flowright.grpo.step_record import added
 from flowright.grpo.teacher import Teacher, open_teacher
 from flowright.grpo.trainer import Trainer
 from flowright.llm.counters import Counters, metrics_since
@@ -182,15 +183,15 @@ async def _run(start: Start, run: RunDirectory | Follower, console: Console, ran
             return trainer.exit_status(step)
         run.state(status="running", stage="evaluate", step=step)
         first_text, last_text = await before_and_after(text)
-        if not ranks.is_first:
-            return 0
-        evaluator = make_evaluator(config, environment, policy)
+        console = console if ranks.is_first else Console(quiet=True)
+        evaluator = make_evaluator(config, environment, policy, ranks)
         measure = partial(Evaluator.row, draw=step + 1, samples=config.evaluation.final_samples)
         keep = partial(keep_attempts, run, environment, EVALUATION)
 
         def keep_last(key: str, groups: Sequence[Sequence[Rollout]]) -> None:
             keep(step, key, groups)
-            keep_answers(run.path, environment, groups)
+            if ranks.is_first:
+                keep_answers(run.path, environment, groups)
 
         first, last = replace(evaluator, keep=partial(keep, 0)), replace(evaluator, keep=keep_last)
         policies = {
@@ -198,6 +199,7 @@ async def _run(start: Start, run: RunDirectory | Follower, console: Console, ran
             TRAINED: partial(measure, last, TRAINED, sampler, text=last_text),
         }
         measured = Mixture(tasks.val, config.seed).distinct(config.evaluation.final_problems)
+        probing = partial(probe, evaluator, sampler, measured, step + 2)
         began = time.perf_counter()
         async with show_outages(owners, partial(say, console)):
             comparison = await run_comparison(
@@ -208,9 +210,13 @@ async def _run(start: Start, run: RunDirectory | Follower, console: Console, ran
                 selection_of(tasks, config),
                 console,
                 keep=partial(keep_baseline, run, environment),
-                probing=partial(probe, evaluator, sampler, measured, step + 2),
+                probing=probing if ranks.is_first else None,
+                ranks=ranks,
             )
-        _keep_comparison(run.path, comparison, began, owners())
+        requests = added(await ranks.all_gather(metrics_since(owners())))
+        if not ranks.is_first:
+            return 0
+        _keep_comparison(run.path, comparison, began, requests)
         for line in compare_with_plan(run.path, config):
             say(console, line)
         run.state(status="finished")
@@ -218,10 +224,10 @@ async def _run(start: Start, run: RunDirectory | Follower, console: Console, ran
 
 
 def _keep_comparison(
-    run: Path, comparison: Comparison, began: float, owners: Sequence[Counters]
+    run: Path, comparison: Comparison, began: float, requests: Mapping[str, float]
 ) -> None:
     """Write the before/after table of a run, with the seconds and the requests that it took."""
-    spent = {"seconds": time.perf_counter() - began, "servers": metrics_since(owners)}
+    spent = {"seconds": time.perf_counter() - began, "servers": requests}
     write_json(run / "evaluation.json", comparison.to_json() | spent)
 
 
@@ -249,7 +255,7 @@ async def _run_on_fixed_data(
         began = time.perf_counter()
         comparison = await _compare(start, policy, source, text, console)
         if ranks.is_first:
-            _keep_comparison(run.path, comparison, began, environment.counters())
+            _keep_comparison(run.path, comparison, began, metrics_since(environment.counters()))
     if isinstance(policy.output, ScalarHead):
         await calibrate_run(saves, source, tasks.val, step)
     run.state(status="finished")

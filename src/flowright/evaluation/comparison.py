@@ -26,6 +26,7 @@ from flowright.evaluation.evaluator import TableRow, make_row, rollout_all, row_
 from flowright.evaluation.ledger import Ledger, Where
 from flowright.evaluation.perplexity import TextScore
 from flowright.evaluation.probe import ProbedClass
+from flowright.grpo.ranks import ONE, Ranks
 from flowright.policy.sampling import Sample
 
 PERPLEXITY, LENGTH = "perplexity", "completion_tokens"
@@ -217,8 +218,10 @@ async def compare(
     ledger: Ledger | None = None,
     samples: int = 1,
     keep: KeepBaseline | None = None,
+    ranks: Ranks = ONE,
 ) -> Comparison:
-    """Evaluate every policy and, if wanted, baselines of the environment on ``tasks``.
+    """Evaluate every policy and, if wanted, baselines of the environment on ``tasks``; each of the
+    ``ranks`` rolls out its share of the baselines.
 
     With ``select_on`` every baseline is tried once on each of those problems; the best of them, and
     those that are always shown, are then measured on ``tasks`` with ``samples`` attempts a problem.
@@ -251,7 +254,7 @@ async def compare(
             [Episode.single(task, sample, f"{key}/{task.id}/{n}") for n in range(attempts)]
             for task in some
         ]
-        rollouts = await rollout_all(environment, groups)
+        rollouts = await rollout_all(environment, groups, ranks)
         if keep is not None and some is tasks:
             number = numbers.get(baseline.name, len(baselines) + 1)
             keep(number, baseline.name, key, rollouts)

@@ -184,14 +184,16 @@ def make_evaluator(
 
 
 async def rollout_all(
-    environment: Environment, groups: Sequence[Sequence[Episode]]
+    environment: Environment, groups: Sequence[Sequence[Episode]], ranks: Ranks = ONE
 ) -> list[list[Rollout]]:
-    """Roll out in parts, so that a large evaluation does not start every request at once."""
+    """Roll out in parts, so that a large evaluation does not start every request at once; each of
+    the ``ranks`` its share."""
+    groups = ranks.mine(groups)
     size = max(1, AT_ONCE // max(1, max((len(group) for group in groups), default=1)))
     done: list[list[Rollout]] = []
     for start in range(0, len(groups), size):
         done += await rolled_out(environment, groups[start : start + size])
-    return done
+    return interleaved(await ranks.all_gather(done))
 
 
 def make_row(
