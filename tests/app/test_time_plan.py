@@ -150,14 +150,26 @@ def test_stages_overlap_where_rollouts_run_ahead(tmp_path: Path) -> None:
 
 
 def test_gpus_that_keep_each_other_busy_and_the_price(tmp_path: Path) -> None:
-    """Two executor GPUs are busy 6 of 20 s: 0.6 would do for one trainer."""
+    """Two executor GPUs are busy 6 of 20 s. With one of them the servers are busy for 12 s, and two
+    trainer GPUs need 10. Of eight GPUs, three take 4 s, and five 4 s."""
     prices = ("plan.usd_per_gpu_hour=3.6", "plan.judge.usd_per_million_in=1000")
     plan = planned(tmp_path, BASIS, *prices)
-    assert plan.executor_gpus_per_trainer_gpu == pytest.approx(2 * 6 / 20)
+    assert plan.split is not None
+    assert (plan.split.gpus, plan.split.best) == ((2, 1), (1, 2))
+    assert plan.split.work == pytest.approx((12.0, 20.0))
+    config = configured(tmp_path, *SMALL, *prices)
+    eight = make_plan(config, BASIS, 7, 3, gpus=8).split
+    assert eight is not None and eight.best == (3, 5)
+    again = configured(tmp_path, *SMALL, "plan.executor_gpus=3", "physical_gpus=[0,1,2,3,4]")
+    slow = replace(BASIS, call_seconds={"executor": 16.0, "judge": 16.0})
+    best = make_plan(again, slow, 7, 3, gpus=8).split
+    assert best is not None and best.best == (6, 2)
     assert plan.usd["GPUs"] == pytest.approx(3 * 3.6 * plan.total["seconds"] / 3600)
     assert plan.usd["tokens"] == pytest.approx(plan.total["judge_tokens_in"] / 1000)
     shown = "\n".join(plan_lines(plan))
-    assert "executor GPUs per trainer GPU that keep both busy: 0.6" in shown
+    assert "bottleneck: the trainer, 3.3 to 1 (the servers are busy 6" in shown
+    assert "of 3 GPUs, 1 for the servers (" in shown
+    assert "and 2 for the trainer take 12 s and 10 s" in shown
     assert "USD" in shown and "at most" not in shown
 
 
@@ -166,7 +178,7 @@ def test_what_nobody_measured_or_gave_stays_unknown(tmp_path: Path) -> None:
     environment = make_environment(config)
     plan = planned_by(config, environment, environment.tasks())
     assert "step" not in plan.seconds and "seconds" not in plan.total
-    assert plan.executor_gpus_per_trainer_gpu is None and plan.usd == {"GPUs": None}
+    assert plan.split is None and plan.usd == {"GPUs": None}
     assert plan.bounds >= {"policy_tokens_in", "policy_tokens_out", "executor_tokens_out"}
     assert 1.0 < plan.step["executor_calls"] / plan.step["judge_calls"] < 5.0
     shown = "\n".join(plan_lines(plan))

@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from flowright.app.device import machine_gpus
 from flowright.app.plan_basis import (
     FIGURES,
     ROLES,
@@ -54,6 +55,39 @@ NEAR = 0.15
 
 
 @dataclass(frozen=True, slots=True)
+class GpuSplit:
+    """GPUs of servers and trainer, and the GPU seconds that a step takes of each; ``best``: the
+    GPUs with the shortest step."""
+
+    gpus: tuple[int, int]
+    work: tuple[float, float]
+    best: tuple[int, int]
+
+    def lines(self, most: str) -> list[str]:
+        """Render the bottleneck and best split; ``most`` marks a bound of the trainer's time."""
+
+        def busy(gpus: tuple[int, int]) -> list[float]:
+            return [work / n for work, n in zip(self.work, gpus, strict=True)]
+
+        servers, trainer = now = busy(self.gpus)
+        ratio = max(now) / max(min(now), 1e-9)
+        name = "servers" if servers > trainer else "trainer"
+        found = [
+            f"bottleneck: the {name}, {ratio:.2g} to 1 (the servers are busy {duration(servers)} "
+            f"of a step, sampling and update take {most}{duration(trainer)})"
+        ]
+        if self.best == self.gpus:
+            return [*found, f"no other split of {sum(self.best)} GPUs is faster"]
+        servers, trainer = map(duration, busy(self.best))
+        executor, ranks = self.best
+        return [
+            *found,
+            f"of {executor + ranks} GPUs, {executor} for the servers (launch_vllm_safe.sh executor "
+            f"--replicas) and {ranks} for the trainer take {servers} and {most}{trainer}",
+        ]
+
+
+@dataclass(frozen=True, slots=True)
 class TimePlan:
     """``step`` has the FIGURES of a training step, ``phases`` those of each part of the run;
     ``seconds`` by stage of a step (sample, update, rollout, busy, step) and by phase;
@@ -64,8 +98,8 @@ class TimePlan:
     phases: Mapping[str, Figures]
     seconds: Figures
     bounds: frozenset[str]
-    executor_gpus_per_trainer_gpu: float | None
-    """Number that keeps both busy."""
+    split: GpuSplit | None
+    """None without measured seconds, or servers on GPUs of ours."""
     usd: Mapping[str, float | None]
     """Cost by kind: GPUs, tokens."""
     assumed: tuple[str, ...]
@@ -105,32 +139,54 @@ async def plan_run(
         tried = (measured, min(config.evaluation.final_problems, len(tasks.train)))
         shown = sum(baseline.shown for baseline in baselines)
         measured = min(measured, shown + 2 + len(tasks_by_kind(tasks.val)))
-    return make_plan(config, basis, len(tasks.val), measured, tried)
+    return make_plan(config, basis, len(tasks.val), measured, tried, len(machine_gpus()))
 
 
 def make_plan(
-    config: Config, basis: Basis, validation: int, baselines: int, tried: tuple[int, int] = (0, 0)
+    config: Config,
+    basis: Basis,
+    validation: int,
+    baselines: int,
+    tried: tuple[int, int] = (0, 0),
+    gpus: int = 0,
 ) -> TimePlan:
     """Plan a run with these numbers of validation problems and of baselines that are measured on
-    them; ``tried``: baselines, and the other problems that the best are chosen on."""
+    them; ``tried``: baselines, and the other problems that the best are chosen on; ``gpus``: those
+    of this machine."""
     grpo, phases = config.grpo, _phases(config, validation, baselines, tried)
     step = _figures(basis, Phase([(1, grpo.prompts_per_step * grpo.group_size)],
                                  grpo.prompts_per_step))  # fmt: skip
     seconds = _seconds(config, basis, step, phases)
-    balance = None
-    if config.plan.executor_gpus is not None and {"sample", "update", "busy"} <= seconds.keys():
-        # E / T x B / (S + U), as the servers' B shrinks with their number.
-        share = config.plan.executor_gpus / trainer_gpus(config)
-        balance = share * seconds["busy"] / (seconds["sample"] + seconds["update"])
+    split = _split(config, basis, seconds, gpus)
+    assumed = basis.assumed
+    if split is not None and config.plan.executor_gpus is None:
+        assumed = (*assumed, "each server has one GPU (plan.executor_gpus: of all)")
     missing = [f"plan.{role}.call_seconds" for role in basis.untimed()]
     missing += ["plan.sampler_tokens_per_second"] if basis.sampler is None else []
     missing += ["plan.learner_tokens_per_second"] if basis.learner is None else []
     by_phase = {name: _figures(basis, phase) for name, phase in phases.items()}
     found = TimePlan(
-        basis.source, step, by_phase, seconds, basis.bounds, balance, {}, basis.assumed,
+        basis.source, step, by_phase, seconds, basis.bounds, split, {}, assumed,
         tuple(missing),
     )  # fmt: skip
     return replace(found, usd=usd_of(config, found.total))
+
+
+def _split(config: Config, basis: Basis, seconds: Figures, gpus: int) -> GpuSplit | None:
+    """Weigh the servers' seconds of a step against the trainer's: more servers take more requests
+    at a time, more ranks share the batch."""
+    plan = config.plan
+    paid = plan.executor.usd_per_million_out is not None
+    servers = plan.executor_gpus or (0 if paid else basis.servers.get("executor", 0))
+    if not servers or not {"sample", "update", "busy"} <= seconds.keys():
+        return None
+    now = servers, trainer_gpus(config)
+    work = seconds["busy"] * now[0], (seconds["sample"] + seconds["update"]) * now[1]
+    total = max(sum(now), gpus)
+    # The present split wins a tie.
+    counts = sorted(range(1, total), key=lambda n: (n, total - n) != now)
+    best = min(counts, key=lambda n: max(work[0] / n, work[1] / (total - n)))
+    return GpuSplit(now, work, (best, total - best))
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,12 +304,7 @@ def usd_of(config: Config, total: Figures) -> dict[str, float | None]:
 def plan_lines(plan: TimePlan) -> list[str]:
     """Render the whole plan for the dry run."""
     found = [plan.source, *_table(plan), *_time(plan)]
-    if (balance := plan.executor_gpus_per_trainer_gpu) is not None:
-        found.append(
-            f"executor GPUs per trainer GPU that keep both busy: {balance:.2g} (servers are "
-            f"busy {duration(plan.seconds['busy'])} of a step, sampling and update take "
-            f"{duration(plan.seconds['sample'] + plan.seconds['update'])})"
-        )
+    found += plan.split.lines(_most(plan)) if plan.split is not None else []
     found.append(_price(plan))
     return [*found, *(f"assumed: {line}" for line in plan.assumed)]
 
@@ -289,8 +340,12 @@ def _time(plan: TimePlan) -> list[str]:
     return [f"time: unknown; a first run measures it, or give {', '.join(keys + rates)}{known}"]
 
 
+def _most(plan: TimePlan) -> str:
+    return "at most " if plan.bounds & {"policy_tokens_in", "policy_tokens_out"} else ""
+
+
 def _sum(plan: TimePlan) -> str:
-    most = "at most " if plan.bounds & {"policy_tokens_in", "policy_tokens_out"} else ""
+    most = _most(plan)
     parts = " + ".join(
         f"{phase} {duration(plan.seconds[phase])}" for phase in plan.phases if plan.seconds[phase]
     )
