@@ -186,6 +186,19 @@ async def test_no_more_requests_than_allowed_are_in_flight(bench: Any):
     assert it.server.most_at_once == 3
 
 
+async def test_each_server_has_its_own_bound_and_one_that_refuses_gets_fewer(bench: Any):
+    it = await bench(VllmDouble(), VllmDouble(), max_concurrency_per_server=4)
+    await it.train(1)
+    for server in it.servers:
+        server.delay = 0.02
+    good = await it.draw(n=8)
+    assert [server.most_at_once for server in it.servers] == [4, 4]
+    shy = it.servers[0]
+    shy.fail = lambda path, body: error(429, "busy") if shy.in_flight >= 2 else None
+    assert await it.draw(n=8) == good
+    assert 0 < metrics_since(it.sampler.counters)["servers/policy/http_429"] < 16
+
+
 async def test_sampling_before_anything_was_published_is_refused(bench: Any):
     it = await bench()
     with pytest.raises(RunError, match="refresh comes first"):

@@ -67,11 +67,11 @@ class Section(BaseModel):
 
 
 class Concurrency(Section):
-    """Bounds on the requests in flight. A process of a run has its own."""
+    """Bounds on the requests in flight of a process."""
 
     max_concurrency_per_server: Positive = 64
-    """Most requests in flight at each server; halved at 429, 503 and timeouts, regained while
-    replies come in time."""
+    """Most requests of a process in flight at each server; halved at 429, 503 and timeouts,
+    regained while replies come in time."""
     max_concurrency: Positive | None = None
     """The same over all servers."""
 
