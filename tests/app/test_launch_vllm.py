@@ -405,9 +405,11 @@ def test_a_server_on_its_way_down_is_waited_for_and_followed(house: House) -> No
     assert is_running(house.pid())
 
 
-def test_an_interrupted_start_leaves_no_server_behind(house: House) -> None:
+@pytest.mark.parametrize("words", [[], ["--replicas", "2"]])
+def test_an_interrupted_start_leaves_no_server_behind(house: House, words: list[str]) -> None:
+    house.environment["EXECUTOR_PORT"] = str(free_ports(2)[0])
     with subprocess.Popen(
-        ["bash", house.path / "launch_vllm_safe.sh"],
+        ["bash", house.path / "launch_vllm_safe.sh", "executor", *words],
         env=house.environment | {"STANDIN": "never"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -420,8 +422,9 @@ def test_an_interrupted_start_leaves_no_server_behind(house: House) -> None:
             time.sleep(0.05)
         waiting.terminate()
         _, said = waiting.communicate(timeout=600)
-    assert waiting.returncode == 1 and "executor: interrupted" in said
+    assert waiting.returncode == 1 and "interrupted; the end of" in said
     assert not is_running(house.worker())
+    assert not list((house.path / "outputs/vllm").glob("*.pid"))
 
 
 def test_a_port_that_something_else_has_is_named(house: House) -> None:

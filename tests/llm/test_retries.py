@@ -1,6 +1,7 @@
 """The retry policy on its own: what counts as an attempt, what is waited for, when a call ends."""
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
@@ -140,6 +141,47 @@ async def test_the_wait_for_a_slot_is_counted_but_not_spent() -> None:
     await asyncio.gather(*(it.run(one, attempt) for one in calls))
     assert counts["wait_seconds"] >= 0.02 + 0.04 + 0.06 - 0.01
     assert (counts["calls"], counts["attempts"]) == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("error", "keys", "halved"),
+    [
+        (RequestError("http_429", ""), 1, True),
+        (RequestError("http_429", ""), 2, False),
+        (RequestError("http_503", ""), 1, True),
+        (RequestError("timeout", ""), 1, True),
+        (RequestError("timeout", "", blames_server=False), 1, False),
+        (RequestError("http_500", ""), 1, False),
+    ],
+)
+async def test_an_overloaded_server_gets_half_and_no_other_failure_counts_as_overload(
+    error: RequestError, keys: int, halved: bool
+) -> None:
+    it, started = retries(keys=("k", "l")[:keys]), itertools.count(1)
+
+    async def attempt(lease: Lease) -> None:
+        if next(started) == 8:
+            raise error
+        await asyncio.sleep(0.05)
+
+    one = replace(QUICK, attempts=1)
+    await asyncio.gather(*(it.run(call(one), attempt) for _ in range(8)), return_exceptions=True)
+    (server,) = it.balance.servers
+    assert server.window.width >= 4 and (server.window.width < 8) == halved
+
+
+@pytest.mark.parametrize(("at_once", "in_time", "grows"), [(16, 60, 1), (9, 60, 0), (16, 0, 0)])
+async def test_a_window_grows_while_it_is_full_and_replies_come_in_time(
+    at_once: int, in_time: float, grows: bool
+) -> None:
+    window = Window(64)
+    it = Retries(Balance({"http://one": window}, ("k",)), in_time)
+
+    async def attempt(lease: Lease) -> None:
+        await asyncio.sleep(0.01)
+
+    await asyncio.gather(*(it.run(call(), attempt) for _ in range(at_once)))
+    assert (window.width > 16) == grows
 
 
 async def test_a_cancelled_attempt_gives_back_its_slot_and_its_server() -> None:

@@ -501,7 +501,7 @@ def start_all(servers: Sequence[VllmServer], root: Path, own: Path) -> int:
     signal.signal(signal.SIGTERM, lambda *_: [child.terminate() for child in children])
     for child in children:
         child.join()
-    return max(abs(child.exitcode or 0) for child in children)
+    return max(1 if (child.exitcode or 0) < 0 else child.exitcode or 0 for child in children)
 
 
 def read_settings(
