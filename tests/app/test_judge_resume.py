@@ -66,7 +66,9 @@ def state(path: Path) -> dict[str, Any]:
 
 
 def adapter(path: Path) -> dict[str, Tensor]:
-    return load_file(last(path) / "adapter" / ADAPTER_FILE)
+    """What was trained: an adapter, or a whole model."""
+    model = last(path) / "model/model.safetensors"
+    return load_file(model if model.exists() else last(path) / "adapter" / ADAPTER_FILE)
 
 
 FIRST, *OTHERS = METHODS
@@ -108,6 +110,21 @@ def test_two_processes_that_split_the_weights_train_the_judge_of_one(
     split = {"policy": {"sharded": True}}
     compare(whole(method), finished(method, base, tmp_path, processes=2, **split))
     assert "split among 2 processes" in (tmp_path / "log").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [*GIVEN, "pairwise"])
+def test_a_run_that_splits_all_weights_among_two_goes_on_among_three(
+    method: str, base: Path, tmp_path: Path
+):
+    full: dict[str, Any] = {"train": "full"}
+    one = finished(method, base, tmp_path / "one", policy=full)
+    config = config_of(method, base, tmp_path, checkpoint("llama"), policy=full | {"sharded": True})
+    log = tmp_path / "log"
+    assert run(config, log, kill_at=4, processes=2) == [-signal.SIGKILL] * 2, log.read_text()
+    assert run(config, log, resume=True, processes=3) == [0] * 3, log.read_text()
+    assert "split among 3 processes" in log.read_text()
+    compare(one, tmp_path / "run")
 
 
 @pytest.mark.slow

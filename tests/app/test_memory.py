@@ -340,6 +340,24 @@ def qwen_shape() -> ModelShape:
     )
 
 
+def test_all_weights_of_a_known_model_fit_if_eight_gpus_split_them() -> None:
+    """By hand: 16 bytes for each of 6,525,621,760 / 8 weights, 4 of them while updating alone."""
+    own = 7_615_616_512 - 2 * 152_064 * 3584
+    shape = replace(qwen_shape(), own=own, adapter=0, rank=0)
+    config = load_config(Path("config/training.yaml"), ["policy.train=full", "policy.sharded=true"])
+    plans = {
+        offload: memory_plan(
+            shape, config.policy.model_copy(update={"offload": offload}), config.grpo, gpus=8
+        )
+        for offload in ("none", "optimizer", "all")
+    }
+    assert (
+        plans["none"].held["optimizer"] == 8 * own // 8 == 2 * plans["none"].updating["gradients"]
+    )
+    assert plans["all"].needed < plans["optimizer"].needed < plans["none"].needed < 60 * GIB
+    assert memory_plan(shape, config.policy, config.grpo, gpus=8, samples=False).sampling == {}
+
+
 def test_the_sums_of_a_known_model() -> None:
     demand = qwen(decode_batch=64, gradient_checkpointing=True)
     assert demand.shape.kv_numbers == 28_672  # 57,344 bytes a token

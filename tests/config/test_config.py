@@ -21,11 +21,11 @@ from flowright.environments.registry import load_config, make_config
 from flowright.runs.run_files import read_config
 
 ROOT = Path(__file__).parents[2]
-OFFLOAD = (
-    "nothing is offloaded: a smaller grpo.micro_batch_tokens, policy.quantised and policy.sharded "
-    "save memory"
+OFFLOAD = "did you mean policy.offload?"
+CHUNKS = (
+    "a sequence is not split among GPUs; policy.sharded and policy.offload make room for longer "
+    "ones"
 )
-CHUNKS = "sequences are computed in chunks of grpo.micro_batch_tokens, not split among GPUs"
 CONVERSATIONS = "conversations are read whole, from the column messages, or chosen and rejected"
 RAY = "a Ray cluster is joined by --ray and ray.address, in scripts RAY_ADDRESS"
 MODELS = "addresses and keys of models are in the file that llm.file names"

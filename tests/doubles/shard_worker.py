@@ -8,7 +8,8 @@ import gc
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,13 @@ from flowright.config.root import Config
 from flowright.core.errors import PeerLost
 from flowright.evaluation.perplexity import HeldOutText, TokenWindow, before_and_after
 from flowright.grpo.batch import Group, Place
-from flowright.grpo.checkpoint import portable_state, take_over
+from flowright.grpo.checkpoint import apply, trained_state
 from flowright.grpo.learner import Learner
 from flowright.grpo.ranks import ONE, Ranks, open_ranks, peers_of_passes
 from flowright.grpo.selfcheck import check_sharing
-from flowright.policy.model import Policy, shard
+from flowright.policy.model import Policy
+from flowright.policy.sharding import shard
+from flowright.policy.tuning import whole
 from flowright.policy.vllm.proof import learner_scores
 
 
@@ -45,6 +48,7 @@ class Case:
     alike: tuple[int, ...] = ()
     architecture: str = "qwen2"
     checkpointing: bool = False
+    policy: dict[str, Any] = field(default_factory=dict)
 
     @property
     def section(self) -> GrpoSection:
@@ -60,6 +64,7 @@ class Case:
         ]
 
 
+FULL = {"train": "full", "sharded": True}
 CASES = {
     "shares of unequal size": Case([(3, [2, 5, 1]), (4, [8, 8]), (6, [1, 1])], {}),
     "one without a group": Case([(4, [3, 2])], {}, architecture="qwen3"),
@@ -91,17 +96,49 @@ CASES = {
         {"off_policy": "truncated", "epochs": 2, "minibatches": 2, "entropy_coefficient": 0.1},
         checkpointing=True,
     ),
+    "all weights": Case(
+        [(3, [2, 5]), (4, [3, 4]), (2, [7, 1, 1])],
+        {"kl_coefficient": 0.3, "micro_batch_tokens": 16, "learning_rate": 1e-4},
+        alike=(0, 1, 2),
+        policy=FULL,
+    ),
+    "all weights, one without a group": Case(
+        [(4, [3, 2])],
+        {"max_grad_norm": 0.1, "kl_coefficient": 0.3, "learning_rate": 1e-4},
+        policy=FULL | {"offload": "all"},
+    ),
+    "all weights, several steps": Case(
+        [(5, [2, 6]), (3, [4, 4]), (2, [7, 1])],
+        {"off_policy": "truncated", "epochs": 2, "minibatches": 2, "learning_rate": 1e-4},
+        architecture="qwen3",
+        checkpointing=True,
+        policy=FULL | {"offload": "optimizer"},
+    ),
+    "all weights, the plain path": Case(
+        [(3, [2, 5, 7]), (4, [6])],
+        {"prefix_sharing": False, "micro_batch_tokens": 20, "learning_rate": 1e-4},
+        checkpointing=True,
+        policy=FULL,
+    ),
 }
 
 
 def updates(ranks: Ranks, prepared: Callable[[Policy], Policy]) -> dict[str, Update]:
     """By case, each from the policy's first weights. Loading is what costs, so that cases share."""
     found: dict[str, Update] = {}
-    policies: dict[tuple[str, bool], tuple[Policy, dict[str, Tensor]]] = {}
+    policies: dict[str, tuple[Policy, dict[str, Tensor]]] = {}
     for seed, (name, case) in enumerate(CASES.items()):
-        kind = (case.architecture, case.checkpointing)
+        kind = repr((case.architecture, case.checkpointing, case.policy))
         if kind not in policies:
-            policy = prepared(tiny_policy(kind[0], gradient_checkpointing=kind[1]))
+            policy = tiny_policy(
+                case.architecture,
+                trained=False,
+                split=ranks.size > 1 and bool(case.policy),
+                gradient_checkpointing=case.checkpointing,
+                **case.policy,
+            )
+            policy = prepared(policy)
+            shake(policy)  # behind the reference, which is copied when weights are split
             policies[kind] = policy, weights(policy)
         policy, first = policies[kind]
         policy.load(first)
@@ -109,12 +146,13 @@ def updates(ranks: Ranks, prepared: Callable[[Policy], Policy]) -> dict[str, Upd
         steps: list[list[Tensor]] = []
 
         def keep(*_: object, steps: list = steps, policy: Policy = policy) -> None:
-            steps.append([p.grad.clone() for p in policy.trainable() if p.grad is not None])
+            grads = [p.grad for p in policy.trainable() if p.grad is not None]
+            steps.append([whole(grad).clone() for grad in grads])
 
         learner.optimizer.register_step_pre_hook(keep)
         seen: dict[Place, list[float]] = {}
         metrics = learner.update(placed(case.groups(seed)), 1, LONGEST, found=seen)
-        found[name] = Update([], steps[0], weights(policy), metrics, seen)
+        found[name] = Update([], steps[0], whole(weights(policy)), metrics, seen)
     return found
 
 
@@ -125,11 +163,11 @@ def looked_at(policy: Policy, ranks: Ranks) -> dict[str, Any]:
     groups = random_groups(7, [(3, [2, 5]), (4, [3]), (2, [7, 1])])
     mine = [[groups], [groups[:1], groups[1:]]][ranks.size - 1][ranks.rank]
     check_sharing(policy, section)
-    state = portable_state(policy, learner)
+    state = deepcopy(trained_state(policy, learner))
     before = weights(policy)
     shake(policy, seed=9)
     moved = learner_scores(policy, [list(range(5, 40)), list(range(9, 30))]).scores
-    take_over(state, policy, learner)
+    apply(Path(), state, policy, learner)
     return {
         "scores": learner_scores(policy, [list(range(5, 40)), list(range(9, 30))]).scores,
         "moved": moved,

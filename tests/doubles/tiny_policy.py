@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import (
     AutoModelForCausalLM,
     CohereConfig,
@@ -89,10 +90,12 @@ def _folder() -> Path:
     return path
 
 
-def tiny_policy(architecture: str = "qwen2", trained: bool = True, **section: Any) -> Policy:
+def tiny_policy(
+    architecture: str = "qwen2", trained: bool = True, split: bool = False, **section: Any
+) -> Policy:
     """A policy on the CPU; ``trained`` gives its adapter weights that change every output."""
     given = {"device": "cpu", "lora": LoraSection(rank=4, alpha=8), **section}
-    policy = load_policy(str(checkpoint(architecture)), PolicySection(**given), seed=3)
+    policy = load_policy(str(checkpoint(architecture)), PolicySection(**given), seed=3, split=split)
     if trained:
         shake(policy)
     return policy
@@ -103,7 +106,10 @@ def shake(policy: Policy, seed: int = 5, scale: float = 0.1) -> None:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in policy.trainable():
-            parameter += scale * torch.randn(parameter.shape, generator=generator)
+            noise = scale * torch.randn(parameter.shape, generator=generator)
+            if isinstance(parameter, DTensor):
+                noise = distribute_tensor(noise, parameter.device_mesh, parameter.placements)
+            parameter += noise
 
 
 def weights(policy: Policy) -> dict[str, Tensor]:

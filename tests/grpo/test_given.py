@@ -274,7 +274,7 @@ def test_scores_are_saved_with_the_adapter_and_loaded_by_name(tmp_path):
     policy = scoring()
     policy.save(tmp_path / "adapter")
     other = tiny_policy(trained=False, head="score")
-    other.tuning.read(tmp_path / "adapter", policy.name)
+    other.load(other.tuning.read(tmp_path / "adapter", policy.name))
     assert same(weights(policy), weights(other))
     assert any("score" in name for name in weights(policy))
 

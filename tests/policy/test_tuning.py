@@ -230,7 +230,6 @@ def _bases(policy: Policy) -> list[nn.Linear]:
     ("given", "said"),
     [
         ({"train": "full", "sampler": "vllm"}, "train full with sampler vllm is not built"),
-        ({"train": "full", "sharded": True}, "train full with sharded is not built"),
         ({"train": "full", "quantised": "nf4"}, "weights in 4 bits cannot be trained"),
         ({"quantised": "nf4", "sharded": True}, "quantised with sharded is not built"),
         ({"quantised": "nf4", "sampler": "vllm"}, "quantised with sampler vllm is not built"),

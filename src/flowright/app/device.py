@@ -52,11 +52,12 @@ class MemoryDemand:
     gpus: int = 1
     device: str = "cuda"
     rewrites: bool = False
+    samples: bool = True
 
     @property
     def plan(self) -> Plan:
-        policy, grpo = self.policy, self.grpo
-        return memory_plan(self.shape, policy, grpo, self.device, self.gpus, self.rewrites)
+        policy, grpo, flags = self.policy, self.grpo, (self.rewrites, self.samples)
+        return memory_plan(self.shape, policy, grpo, self.device, self.gpus, *flags)
 
     @property
     def least(self) -> int:
@@ -91,7 +92,7 @@ class MemoryDemand:
     def _less(self) -> str:
         """Advice that lowers the memory of one device."""
         if self.policy.train == "full":
-            return "train an adapter (policy.train: lora)"
+            return "train an adapter (policy.train: lora), or set policy.sharded over several"
         if self.policy.quantised:
             return "an adapter of a lower policy.lora.rank"
         quantised = "policy.quantised: nf4"

@@ -20,8 +20,9 @@ from flowright.llm.chat import Message
 from flowright.policy.base_models import HUB, converted, packaged, smollm2
 from flowright.policy.local import LocalSampler
 from flowright.policy.memory import wave_tokens
-from flowright.policy.model import Policy, choose_device, load_policy, shard
+from flowright.policy.model import Policy, choose_device, load_policy
 from flowright.policy.sampling import Sampler, Tokenizer, render, template_ids, template_text
+from flowright.policy.sharding import shard
 from flowright.policy.tiny import Example, tiny_checkpoint
 from flowright.policy.vllm.proof import zero_adapter
 from flowright.policy.vllm.sampler import VllmSampler
@@ -37,12 +38,13 @@ def open_policy(
     train: Sequence[Task],
     progress: Progress = lambda step, steps, note: None,
     device: torch.device | None = None,
+    split: bool = False,
 ) -> Policy:
     """Open the policy with a fresh adapter, on ``device`` or the configured one, over the
-    warm-started model if there is to be one."""
+    warm-started model if there is to be one. ``split``: for :func:`shard`."""
     folder = config.policy.warm_start.folder
     path = str(folder) if folder else base_model(config, environment, train, progress)
-    return load_policy(path, config.policy, config.seed, device)
+    return load_policy(path, config.policy, config.seed, device, split=split)
 
 
 async def policy_in_turn(
@@ -60,7 +62,7 @@ async def policy_in_turn(
 
     def load() -> Policy:
         with stage_progress(console, "making the policy") as progress:
-            return open_policy(config, environment, train, progress, first)
+            return open_policy(config, environment, train, progress, first, gpus > 1)
 
     policy = load() if ranks.is_first else None
     await ranks.all_gather(None)

@@ -247,7 +247,9 @@ def demand_of(config: Config) -> MemoryDemand | None:
     except (OSError, ValueError, UserError):
         return None  # reported when it is loaded
     shape, gpus = shape_of(model, config.policy), _gpus(config) if config.policy.sharded else 1
-    return MemoryDemand(shape, config.policy, config.grpo, gpus, planned_device(config), rewrites)
+    samples = not config.section.samples_nothing(config)
+    device = planned_device(config)
+    return MemoryDemand(shape, config.policy, config.grpo, gpus, device, rewrites, samples)
 
 
 def _memory(demand: MemoryDemand | None, has_model: bool) -> str:

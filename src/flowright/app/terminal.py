@@ -217,9 +217,8 @@ def memory_lines(config: Config, policy: Policy) -> list[str]:
         return look_at_device(config, None, policy.device)[1:]
     shape = shape_of(policy.causal_lm, config.policy)
     rewrites = bool(config.policy.max_episode_tokens) and Contexts(policy.tokenizer, ()).rewrites
-    demand = MemoryDemand(
-        shape, config.policy, config.grpo, policy.gpus, policy.device.type, rewrites
-    )
+    samples, device = not config.section.samples_nothing(config), policy.device.type
+    demand = MemoryDemand(shape, config.policy, config.grpo, policy.gpus, device, rewrites, samples)
     _, *warnings = look_at_device(config, demand, policy.device)
     return [f"memory    {memory_summary(demand.plan)}", *warnings]
 

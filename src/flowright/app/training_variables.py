@@ -96,8 +96,7 @@ TAIL = """\
   LORA_RANK                      policy.lora.rank; 0: policy.train full
   LORA_ALPHA, LORA_TARGET_MODULES   policy.lora.alpha, policy.lora.target_modules (all-linear)
   SAVE_FREQ, TEST_FREQ           run.checkpoint_every, evaluation.every; in steps
-  STRATEGY                       fsdp or fsdp2: policy.sharded, with several processes; only the
-                                 base of an adapter is sharded: not with LORA_RANK=0
+  STRATEGY                       fsdp or fsdp2: policy.sharded, with several processes
   N_GPUS_PER_NODE                processes of a node (default: 1)
   N_NODES, or WORLD_SIZE         nodes (default: 1); with RANK, MASTER_ADDR, MASTER_PORT by torchrun
   RAY_ADDRESS                    train.py --ray on that cluster (ray.address)
@@ -106,9 +105,9 @@ JUDGES_TAIL = """\
   SP_SIZE                        1 to 8, a note: sequences are not split among GPUs, see below
   VAL_BATCH_SIZE, VAL_BEFORE_TRAIN, LOGGER   a note: always done here
 
-SP_SIZE: upstream splits a long sequence among GPUs. Here a sequence is computed in chunks of
-grpo.micro_batch_tokens, and a shared beginning of several texts once, so that a sequence longer
-than a GPU's memory needs no second GPU.
+SP_SIZE: upstream splits a long sequence among GPUs. Here a sequence is computed on one, alone if
+it is longer than grpo.micro_batch_tokens, and its layers recomputed backward; policy.sharded and
+policy.offload make room. docs/running_on_gpus.md has the longest that fits by the plan.
 """
 INSTRUCTIONS_TAIL = """\
   VLLM_METRICS_ENABLED, VLLM_STRICT_OPENAI_COMPAT, VAL_BEFORE_TRAIN, LOGGER   a note: always done
@@ -224,8 +223,8 @@ class TrainingCommand:
         if (self.whole("SP_SIZE", 1, 8) or 1) > 1:
             self.note(
                 "SP_SIZE",
-                "={value}: sequences are computed in chunks and shared beginnings once, not split "
-                "among GPUs",
+                "={value}: sequences are not split among GPUs; policy.sharded and policy.offload "
+                "make room for longer ones",
             )
         if self.whole("VAL_BATCH_SIZE", 1):
             self.note("VAL_BATCH_SIZE", ": every row of VAL_FILE counts, in batches of any size")
@@ -403,12 +402,6 @@ class TrainingCommand:
         strategy = self.has("STRATEGY")
         if strategy not in ("", "fsdp", "fsdp2"):
             self.problems.append(f"STRATEGY={strategy}: fsdp or fsdp2")
-        elif strategy and several and self.has("LORA_RANK") == "0":
-            self.problems.append(
-                f"STRATEGY={strategy} with LORA_RANK=0: only weights that are not trained are "
-                "split among processes; set LORA_RANK=64, or leave STRATEGY out (each process "
-                "then has the whole model)"
-            )
         elif strategy and several:
             self.key("policy.sharded", "true")
             if strategy == "fsdp":

@@ -186,8 +186,11 @@ class PolicySection(Section):
     """Recompute activations, for less memory. Default: true on a GPU; false on a CPU and for the
     embedded policy."""
     sharded: bool = False
-    """Split frozen weights among the processes of a node; needs `sampler: vllm` if completions are
-    sampled."""
+    """Split frozen weights among a node's processes, needs `sampler: vllm` if completions are
+    sampled; with `train: full` all that is trained, among all processes."""
+    offload: Literal["none", "optimizer", "all"] = "none"
+    """With `train: full`, hold AdamW's means in main memory, or with `sharded` all that is
+    trained."""
     lora: LoraSection = LoraSection()
     vllm: VllmSection = VllmSection()
     tiny: TinySection = TinySection()
@@ -239,12 +242,22 @@ class PolicySection(Section):
                 "train full with quantised: weights in 4 bits cannot be trained; set policy.train: "
                 "lora, or leave policy.quantised out"
             )
+        if self.offload != "none" and self.train != "full":
+            raise ValueError(
+                f"offload {self.offload} with train {self.train}, whose adapter is small: set "
+                "policy.offload: none, and policy.sharded or policy.quantised to save memory"
+            )
+        if self.offload == "all" and not self.sharded:
+            raise ValueError(
+                "offload all without sharded: set policy.sharded: true, or policy.offload: "
+                "optimizer"
+            )
+        if self.quantised and self.sharded:
+            raise ValueError(
+                "quantised with sharded is not built: set policy.sharded: false, or leave "
+                "policy.quantised out"
+            )
         for is_set, what in ((self.train == "full", "train full"), (self.quantised, "quantised")):
-            if is_set and self.sharded:
-                raise ValueError(
-                    f"{what} with sharded is not built: set policy.sharded: false, or train an "
-                    "adapter of the base as it is (policy.train: lora, no policy.quantised)"
-                )
             if is_set and self.sampler == "vllm":
                 raise ValueError(
                     f"{what} with sampler vllm is not built, which serves adapters of the base as "

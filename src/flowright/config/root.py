@@ -258,7 +258,8 @@ class Config(Section):
     @model_validator(mode="after")
     def _check_sharded_fits_sampler(self) -> "Config":
         policy = self.policy
-        if policy.sharded and policy.sampler == "local" and not self.section.samples_nothing(self):
+        local = policy.sampler == "local" and not self.section.samples_nothing(self)
+        if policy.sharded and policy.train == "lora" and local:
             raise ValueError(
                 "policy.sharded with sampler local, which decodes with weights that one process "
                 "has: set policy.sampler: vllm (docs/running_on_gpus.md), or policy.sharded: false"

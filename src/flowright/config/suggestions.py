@@ -70,13 +70,15 @@ _KEYS = {
     "policy.max_prompt_tokens": "max_prompt_length prompt_length max_length max_seq_length",
     "judging.overlong instructions.overlong": "truncation filter_overlong_prompts",
     "policy.gradient_checkpointing": (
-        "enable_gradient_checkpointing use_gradient_checkpointing activation_checkpointing"
+        "enable_gradient_checkpointing use_gradient_checkpointing activation_checkpointing "
+        "activation_offload"
     ),
     "policy.dtype": "bf16 fp16 torch_dtype precision",
     "policy.sampler policy.vllm.base_urls": (
         "use_vllm vllm_mode rollout_backend vllm_server_base_url"
     ),
     "policy.temperature executor.temperature": "temperature",
+    "policy.offload": ("cpu_offload param_offload optimizer_offload offload_policy offload_params"),
     "policy.sharded": "strategy deepspeed fsdp fsdp2 fsdp_config zero_stage",
     "environment judge.model": "reward_model",
     "reward environment": "reward_funcs reward_fn compute_score",
@@ -96,14 +98,8 @@ _SENTENCES = {
         "models api_key base_url api_type no_proxy openai_api_key openai_base_url"
     ),
     "of a judge service, which is no run: flowright judge serve --config FILE": "server trained",
-    "nothing is offloaded: a smaller grpo.micro_batch_tokens, policy.quantised and policy.sharded "
-    "save memory": (
-        "cpu_offload param_offload optimizer_offload offload_policy offload_params "
-        "activation_offload"
-    ),
-    "sequences are computed in chunks of grpo.micro_batch_tokens, not split among GPUs": (
-        "sp_size ulysses_sequence_parallel_size sequence_parallel_size context_parallel_size"
-    ),
+    "a sequence is not split among GPUs; policy.sharded and policy.offload make room for longer "
+    "ones": ("sp_size ulysses_sequence_parallel_size sequence_parallel_size context_parallel_size"),
     "a Ray cluster is joined by --ray and ray.address, in scripts RAY_ADDRESS": (
         "ray_address ray_port ray_init"
     ),

@@ -44,7 +44,7 @@ from flowright.environments.judging.frame_judge import (
 from flowright.environments.judging.rows import read_rows
 from flowright.environments.judging.tasks import FORMS, JudgingTask
 from flowright.grpo.batch import Group, scalar_scores
-from flowright.grpo.checkpoint import Saves, load_weights, portable_state, take_over
+from flowright.grpo.checkpoint import Saves
 from flowright.grpo.fixed_data import FixedData, scored_group
 from flowright.judging.build import OpenJudge, build_judge, fingerprint, open_terms
 from flowright.judging.measuring.benchmark_judges import (
@@ -384,13 +384,7 @@ async def calibrate_run(saves: Saves, batches: FixedData, tasks: Sequence[Task],
     policy, ranks, root = saves.policy, saves.ranks, saves.run.checkpoints_path
     best = step if saves.best is None else saves.best.step
     if best != step:
-        if ranks.is_first:
-            load_weights(root / step_name(best), policy)
-        if ranks.size > 1:
-            state = portable_state(policy, saves.learner) if ranks.is_first else b""
-            state = await ranks.broadcast(state)
-            if not ranks.is_first:
-                take_over(state, policy, saves.learner)
+        await saves.load_weights(root / step_name(best))
     pairs = [task for task in tasks if isinstance(task, JudgingTask) and isinstance(task.row, Pair)]
     groups = [group for task in pairs for group in batches.groups([task])]
     scores = await on_model_thread(scalar_scores, policy, groups, saves.config.grpo)

@@ -12,13 +12,15 @@ the one before. Mixture, sampling and learning rate are functions of (seed, step
 import io
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from flowright.config.root import Config
 from flowright.core.errors import RunError
@@ -29,6 +31,8 @@ from flowright.grpo.pipeline import BatchSource, SourceState, WaitingSamples
 from flowright.grpo.ranks import Follower, Ranks, Reporter, interleaved
 from flowright.policy.chat_templates import CHAT_TEMPLATE, template_id
 from flowright.policy.model import Policy
+from flowright.policy.sharding import filled, hollow
+from flowright.policy.tuning import whole
 from flowright.runs.checkpoints import (
     FORMAT,
     Best,
@@ -87,13 +91,16 @@ class Saves:
         everywhere = [n for n in shares[0].pending if all(n in share.pending for share in shares)]
         pending = {n: interleaved([share.pending[n] for share in shares]) for n in everywhere}
         remembered = [share.remembered for share in shares]
+        trained = whole(trained_state(self.policy, self.learner), self.ranks.is_first)
         if self.ranks.is_first:
             root, keep = self.run.checkpoints_path, self.config.run.keep_checkpoints
             state = SourceState(pending, remembered, self.source.tasks_hash)
             trained_on = self._all_trained_on()
             save_checkpoint(
-                root, step, self.policy, self.learner, keep, state, trained_on, self.best
+                root, step, self.policy, self.learner, keep, state, trained_on, self.best, trained
             )
+        if self.policy.gpus > 1:  # whose passes wait less long for each other than a disk takes
+            await self.ranks.all_gather(None)
 
     def _all_trained_on(self) -> TrainedOn | None:
         """The data of this run, of the run before a resume and of its base model; also written to
@@ -112,19 +119,37 @@ class Saves:
         """Load the newest undamaged checkpoint with the samples that waited for the learner, and
         drop later records. Returns its step; None where a run was killed before the first
         checkpoint. Raises RunError, and then nothing was written."""
-        restored = await self.ranks.broadcast(self._newest())
+        restored, trained = self._newest() or (None, {})
+        restored = await self.ranks.broadcast(restored)
         if restored is None:
             self.run.resume_after(-1)
             return None
-        state = portable_state(self.policy, self.learner) if self.ranks.size > 1 else b""
-        state = await self.ranks.broadcast(state)
-        if not self.ranks.is_first:
-            take_over(state, self.policy, self.learner)
+        apply(restored.path, await self._shared(trained), self.policy, self.learner)
         lines = self.source.restore(restored.state)
         self.run.resume_after(restored.step)
         self.best = await self.ranks.broadcast(self._best_before())
         self._say(restored, lines)
         return restored.step
+
+    async def load_weights(self, path: Path) -> None:
+        """Load the trained weights of a checkpoint on all ranks."""
+        weights = read_weights(path, self.policy) if self.ranks.is_first else {}
+        self.policy.load((await self._shared({"weights": weights}))["weights"])
+
+    async def _shared(self, trained: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the first rank's state on all ranks; of split weights, each rank's part."""
+        if self.ranks.size == 1:
+            return trained
+        like: Mapping[str, Any] = {}
+        if self.policy.gpus > 1:
+            weights, moved = self.policy.state(), dict(enumerate(self.policy.trainable()))
+            like = {"weights": weights, "reference": weights, "optimizer": {"state": moved}}
+        buffer = io.BytesIO()
+        torch.save(hollow(trained, like), buffer)
+        buffer.seek(0)
+        buffer = io.BytesIO(await self.ranks.broadcast(buffer.getvalue()))
+        hollowed = torch.load(buffer, weights_only=True, map_location="cpu")
+        return filled(hollowed, trained if self.ranks.is_first else None, like)
 
     def _best_before(self) -> Best | None:
         """Return the best of the evaluations whose checkpoint is still there."""
@@ -136,14 +161,15 @@ class Saves:
         keep_best(self.run.checkpoints_path, best)
         return best
 
-    def _newest(self) -> Restored | None:
+    def _newest(self) -> tuple[Restored, dict[str, Any]] | None:
         root = self.run.checkpoints_path
         if not self.ranks.is_first:
             return None
         check_checkpoints(self.run.path, self.config)
         if not saved_checkpoints(root):
             return None
-        return restore_newest(root, self.policy, self.learner)
+        path, passed_over = newest_whole(root)
+        return read_checkpoint(path, self.policy, passed_over)
 
     def _say(self, restored: Restored, lines: Sequence[str]) -> None:
         step = restored.step
@@ -172,13 +198,16 @@ def save_checkpoint(
     state: SourceState | None = None,
     trained_on: TrainedOn | None = None,
     best: Best | None = None,
+    trained: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write ``root/step_NNNNNN`` and drop all but the ``keep`` newest and the ``best``. Raises
-    RunError (a full disk) and then leaves the older ones as they were."""
+    RunError (a full disk) and then leaves the older ones as they were. ``trained``: the whole of
+    :func:`trained_state`, if it is split."""
     path, state = root / step_name(step), state or SourceState()
+    trained = trained or trained_state(policy, learner)
     with atomic_directory(path) as part:
         folder = part / policy.tuning.folder
-        policy.save(folder)
+        policy.save(folder, trained["weights"])
         if policy.template is not None:  # beside an adapter, too: an export has it from here
             (folder / CHAT_TEMPLATE).write_text(policy.template, encoding="utf-8", newline="")
         about = {
@@ -189,7 +218,10 @@ def save_checkpoint(
             "tasks_hash": state.tasks_hash,
             "remembered": json.dumps(list(state.remembered or ()), allow_nan=False),
         }
-        (part / "trainer.pt").write_bytes(_saved(learner, step=step, **about))
+        moved = {name: part for name, part in trained.items() if name != "weights"}
+        buffer = io.BytesIO()  # in memory, since torch turns a full disk into an error of its own
+        torch.save({**moved, "step": step, **about}, buffer)
+        (part / "trainer.pt").write_bytes(buffer.getvalue())
         if trained_on is not None:
             trained_on.write(part)
         files = sorted(path for path in part.rglob("*") if path.is_file())
@@ -215,9 +247,19 @@ def restore(
     path: Path, policy: Policy, learner: Learner, passed_over: Sequence[str] = ()
 ) -> Restored:
     """Load weights and optimizer of an undamaged checkpoint. Raises RunError if they do not fit."""
-    load_weights(path, policy)
-    try:
-        state = _loaded(path / "trainer.pt", learner)
+    restored, trained = read_checkpoint(path, policy, passed_over)
+    apply(path, trained, policy, learner)
+    return restored
+
+
+def read_checkpoint(
+    path: Path, policy: Policy, passed_over: Sequence[str] = ()
+) -> tuple[Restored, dict[str, Any]]:
+    """Read an undamaged checkpoint and its :func:`trained_state`. Raises RunError if it does not
+    fit."""
+    weights = read_weights(path, policy)
+    with _fitting(path):
+        state = torch.load(path / "trainer.pt", weights_only=True, map_location="cpu")
         known = "tasks_hash" in state  # an older format kept no prompts with the samples
         pending = {
             number: [fields and _waiting(fields) for fields in waiting_P]
@@ -225,15 +267,23 @@ def restore(
         }
         remembered = json.loads(state.get("remembered", "[]"))
         step, problems = int(state["step"]), state.get("tasks_hash")
+    outdated = not known and bool(state.get("pending"))
+    found = SourceState(pending, remembered, problems, outdated)
+    trained = {name: state[name] for name in ("optimizer", "random", "reference") if name in state}
+    return Restored(step, path, tuple(passed_over), found), {"weights": weights, **trained}
+
+
+@contextmanager
+def _fitting(path: Path) -> Iterator[None]:
+    """Raises RunError for a trainer.pt that does not fit."""
+    try:
+        yield
     except (KeyError, TypeError, ValueError, RuntimeError, UnpicklingError) as error:
         first = (str(error).strip().splitlines() or ["no message"])[0][:200]
         raise RunError(
             f"{path}: its trainer.pt does not fit this run ({type(error).__name__}: {first}); "
             "resume with the configuration and the version that wrote it"
         ) from error
-    outdated = not known and bool(state.get("pending"))
-    found = SourceState(pending, remembered, problems, outdated)
-    return Restored(step, path, tuple(passed_over), found)
 
 
 def _waiting(fields: Mapping[str, Any]) -> WaitingSamples:
@@ -245,37 +295,34 @@ def _waiting(fields: Mapping[str, Any]) -> WaitingSamples:
     return WaitingSamples(**fields)
 
 
-def portable_state(policy: Policy, learner: Learner) -> bytes:
-    """Pack weights, optimizer and torch's random state for :func:`take_over` on another rank."""
-    return _saved(learner, weights=policy.state())
-
-
-def take_over(state: bytes, policy: Policy, learner: Learner) -> None:
-    """Replace this rank's state by another's."""
-    policy.load(_loaded(io.BytesIO(state), learner)["weights"])
-
-
-def _saved(learner: Learner, **more: Any) -> bytes:
-    """Pack optimizer, reference and random state with ``more``, in memory, since torch's writer
-    turns a full disk into an error of its own."""
-    buffer = io.BytesIO()
-    state = {"optimizer": learner.optimizer.state_dict(), "random": torch.get_rng_state()}
+def trained_state(policy: Policy, learner: Learner) -> dict[str, Any]:
+    """Return trained weights, optimizer, the KL's reference and torch's random state."""
     reference = learner.reference_state
-    torch.save({**state, **({"reference": reference} if reference else {}), **more}, buffer)
-    return buffer.getvalue()
+    return {
+        "weights": policy.state(),
+        "optimizer": learner.optimizer.state_dict(),
+        "random": torch.get_rng_state(),
+        **({"reference": reference} if reference else {}),
+    }
 
 
-def _loaded(file: Path | io.BytesIO, learner: Learner) -> dict[str, Any]:
-    """Load the result of :func:`_saved` and put optimizer, reference and random state back."""
-    state: dict[str, Any] = torch.load(file, weights_only=True, map_location="cpu")
-    learner.optimizer.load_state_dict(state["optimizer"])
-    torch.set_rng_state(state["random"])
-    learner.reference_state = state.get("reference")
-    return state
+def apply(path: Path, trained: Mapping[str, Any], policy: Policy, learner: Learner) -> None:
+    """Put back a :func:`trained_state` that was read of ``path``. Raises RunError if it does not
+    fit."""
+    policy.load(trained["weights"])
+    with _fitting(path):
+        learner.optimizer.load_state_dict(trained["optimizer"])
+        torch.set_rng_state(trained["random"])
+    learner.reference_state = trained.get("reference")
 
 
 def load_weights(path: Path, policy: Policy) -> None:
-    """Load the trained weights of a checkpoint directory.
+    """Load the trained weights of a checkpoint directory; see :func:`read_weights`."""
+    policy.load(read_weights(path, policy))
+
+
+def read_weights(path: Path, policy: Policy) -> dict[str, Tensor]:
+    """Return the trained weights of a checkpoint directory.
 
     Raises RunError where there are none, or of another base model or adapter, which would load and
     mean nothing. The base's quantisation is checked before a model is loaded.
@@ -297,4 +344,4 @@ def load_weights(path: Path, policy: Policy) -> None:
             f"{path}: trained with chat template {there or 'of its model'}, this policy has "
             f"{here or 'that of its model'}; set policy.chat_template to a file as it was"
         )
-    policy.tuning.read(folder, policy.name)
+    return policy.tuning.read(folder, policy.name)

@@ -8,9 +8,11 @@ import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from flowright.config.grpo import GrpoSection
 from flowright.grpo import SCHEDULES
@@ -47,6 +49,7 @@ from flowright.grpo.step_record import (
 from flowright.policy.layout import to_device
 from flowright.policy.model import Policy, recomputing
 from flowright.policy.prefix.tree import chunks, shared_length
+from flowright.policy.sharding import clip_gradients
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +120,12 @@ class Learner:
             lr=section.learning_rate,
             betas=(0.9, section.adam_beta2),
             weight_decay=section.weight_decay,
-            fused=policy.device.type == "cuda",
+            # A scoring row stays whole, and one kernel takes no whole weights beside split ones.
+            fused=policy.device.type == "cuda" and len(set(map(type, self._parameters))) == 1,
         )
+        if policy.offload == "optimizer":
+            self.optimizer.register_step_pre_hook(partial(_move_means, device=policy.device))
+            self.optimizer.register_step_post_hook(partial(_move_means, device="cpu"))
 
     @property
     def device(self) -> torch.device:
@@ -410,13 +417,15 @@ class Learner:
         return clipped_step(self.optimizer, self._section.max_grad_norm)
 
     def _sum_gradients(self) -> None:
-        """Add up gradients over ranks; a rank without a group joins with zeros."""
+        """Add up gradients over ranks, but those of split weights, which each backward pass adds
+        up; a rank without a group joins with zeros."""
         if self._ranks.size == 1:
             return
         for parameter in self._parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        self._ranks.sum([p.grad for p in self._parameters if p.grad is not None])
+        grads = [p.grad for p in self._parameters if p.grad is not None]
+        self._ranks.sum([grad for grad in grads if not isinstance(grad, DTensor)])
 
     def _loss(
         self, hidden_N: Tensor, minibatch: Minibatch, numbers: Sequence[int], sums: StepSums
@@ -591,11 +600,17 @@ def _lead(chunk: Sequence[Trained], logprobs_N: Tensor) -> Tensor:
     return logprobs_N - to_device(torch.tensor(teacher, dtype=torch.float32), logprobs_N.device)
 
 
+def _move_means(optimizer: torch.optim.Optimizer, *_: object, device: torch.device | str) -> None:
+    """Move the optimizer's state to a device; what is a single number stays."""
+    for state in optimizer.state.values():
+        state.update({name: value.to(device) for name, value in state.items() if value.ndim})
+
+
 def clipped_step(optimizer: torch.optim.Optimizer, max_norm: float) -> float:
     """Move the weights by their gradients, scaled down to ``max_norm``, drop these and return the
     norm that they had. A norm that is not finite moves nothing, since the weights would keep it."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    norm = float(torch.nn.utils.clip_grad_norm_(parameters, max_norm))
+    norm = clip_gradients(parameters, max_norm)
     if math.isfinite(norm):
         optimizer.step()
     optimizer.zero_grad(set_to_none=True)

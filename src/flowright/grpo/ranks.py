@@ -92,7 +92,7 @@ class Ranks(Peers):
 
     def sum(self, tensors: Sequence[Tensor]) -> None:
         """Add up each tensor over the ranks, in place: one message for all of them."""
-        if self.size == 1:
+        if self.size == 1 or not tensors:
             return
         flat = torch.cat([tensor.flatten() for tensor in tensors])
         with _peers():

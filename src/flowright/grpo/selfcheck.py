@@ -28,7 +28,7 @@ from flowright.policy.lora import LoraLinear
 from flowright.policy.model import Policy
 from flowright.policy.prefix.tree import SHORTEST_TEMPLATE, chunks
 from flowright.policy.sampling import Sampling
-from flowright.policy.tuning import CastWeight
+from flowright.policy.tuning import CastWeight, local
 
 TOLERANCE = 1e-3
 """Largest difference of a gradient in float32 over its largest entry."""
@@ -245,8 +245,10 @@ def _another_policy(policy: Policy) -> Iterator[None]:
     with _put_back(moved):
         with torch.no_grad():
             for weight in moved:
-                noise = PROBED_STEP * torch.randn(weight.shape, generator=draw)
-                weight.add_(noise.to(weight.device))
+                part = local(weight)
+                noise = PROBED_STEP * torch.randn(part.shape, generator=draw)
+                part.add_(noise.to(part.device))
+        policy.gather()
         yield
 
 

@@ -88,7 +88,7 @@ class LocalSampler:
         tokens: int | None = None,
     ) -> None:
         self._policy = policy
-        self._weights = policy.decoding if trained else policy.reference
+        self._trained = trained
         self._decoding = shared_decoding if sharing else plain_decoding
         self._sharing = sharing
         self._decode_batch = decode_batch
@@ -98,6 +98,7 @@ class LocalSampler:
         self.metrics: Mapping[str, float] = {}
 
     async def refresh(self, version: int) -> None:
+        await on_model_thread(self._policy.gather)
         self.version = version
 
     async def sample(
@@ -143,7 +144,7 @@ class LocalSampler:
         begun = 0
         with (
             torch.inference_mode(),
-            self._weights(),
+            self._policy.decoding(self._trained),
             self._laid_out(sampling) as policy,
             self._decoding(policy, prompts) as decoding,
         ):

@@ -15,7 +15,7 @@ inputs of the norms' weights and, for each pass, the weights in the model's prec
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
@@ -62,6 +62,7 @@ class ModelShape:
     rank: int
     targets: frozenset[str]
     own: int = 0
+    cast: int = 0  # trained weights that each pass has in the model's precision, too
     linear: int = 0  # of the layers' weights, in linear layers
     widest: int = 0  # of these, in the largest
 
@@ -143,28 +144,41 @@ def memory_plan(
     device: str = "cuda",
     gpus: int = 1,
     rewrites: bool = False,
+    samples: bool = True,
 ) -> Plan:
     """Plan a step at the limits of the configuration, with the layers' weights split among
     ``gpus``. ``rewrites``: the chat template changes earlier turns, so that the contexts of later
-    ones may be prompts of their own."""
+    ones may be prompts of their own. ``samples``: the policy writes, as it may not on fixed
+    data."""
     policy = policy.on(device)
     number = _number(policy)
+    trained = FLOAT * math.ceil(shape.own / gpus) or FLOAT * shape.adapter
+    optimizer = 2 * trained  # AdamW: two means of each weight's gradient
     held = {
         **({"Python and its libraries": LIBRARIES} if device == "cpu" else {}),
         **_base(shape, policy, gpus),
-        **({"trained weights": FLOAT * shape.own} if shape.own else {}),
-        **({"adapter": FLOAT * shape.adapter} if shape.adapter else {}),
-        "optimizer": 2 * FLOAT * shape.trained,  # AdamW: two means of each weight's gradient
+        **({"trained weights": trained} if shape.own else {}),
+        **({"adapter": trained} if shape.adapter else {}),
+        "optimizer": optimizer,
     }
     prompts = policy
     if rewrites:  # contexts are prompts, as many as fill a pack
         prompts = policy.model_copy(update={"max_prompt_tokens": policy.context_tokens})
         grpo = grpo.model_copy(update={"prompts_per_step": grpo.micro_batch_tokens})
-    update = _shared(shape, prompts, grpo) if grpo.prefix_sharing else _plain(shape, policy, grpo)
+    is_split = bool(shape.own) and gpus > 1  # and gathered in the model's precision
+    cast = replace(shape, cast=0 if is_split else shape.trained)
+    update = _shared(cast, prompts, grpo) if grpo.prefix_sharing else _plain(cast, policy, grpo)
     head = _head(shape, _chunk(policy, grpo), number, grpo.entropy_coefficient != 0, device)
     update["the head or one layer, backward"] = max(head, update.pop("one layer, backward"))
-    updating = {"gradients": FLOAT * shape.trained, **update}
-    return Plan(held, _sampling(shape, policy, grpo, device), updating)
+    updating = {"gradients": trained, **update}
+    if is_split:  # as they are computed, of a layer and the next, and to be summed
+        updating["layers' gradients"] = (2 * number + FLOAT) * (shape.layered // shape.layers)
+    if device == "cuda" and policy.offload == "all":
+        for part, name in ((held, "trained weights"), (held, "optimizer"), (updating, "gradients")):
+            part.pop(name, None)
+    elif policy.offload == "optimizer":  # back for the step, when activations have gone
+        updating["optimizer's step"] = max(0, held.pop("optimizer") - sum(update.values()))
+    return Plan(held, _sampling(shape, policy, grpo, device) if samples else {}, updating)
 
 
 def _number(policy: PolicySection) -> int:
@@ -184,8 +198,9 @@ def _base(shape: ModelShape, policy: PolicySection, gpus: int) -> dict[str, int]
         }
     if gpus == 1:
         return {"base weights": number * (shape.weights - shape.own)}
+    split = 0 if shape.own else math.ceil(shape.layered / gpus)
     return {
-        "base weights": number * (shape.weights - shape.layered + math.ceil(shape.layered / gpus)),
+        "base weights": number * (shape.weights - (shape.own or shape.layered) + split),
         "layers, gathered": number * GATHERED * (shape.layered // shape.layers),
     }
 
@@ -307,7 +322,7 @@ def _one_layer(shape: ModelShape, policy: PolicySection, tokens: int, kept: int)
 
 
 def _casts(shape: ModelShape, number: int) -> int:
-    return 0 if number == FLOAT else number * shape.trained
+    return 0 if number == FLOAT else number * shape.cast
 
 
 def layer_bytes(shape: ModelShape, number: int) -> int:

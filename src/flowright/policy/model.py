@@ -1,4 +1,4 @@
-"""The policy: a model, its tokenizer and its trained part; loaded, and split among GPUs.
+"""The policy: a model, its tokenizer and its trained part.
 
 The trained part, and the policy before training, are in :mod:`flowright.policy.tuning`.
 """
@@ -6,15 +6,11 @@ The trained part, and the policy before training, are in :mod:`flowright.policy.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
@@ -44,9 +40,10 @@ class Peers:
 @dataclass(frozen=True, slots=True)
 class Policy:
     """A language model with a trained part, and its tokenizer. If its layers' weights are split
-    among several ``gpus`` (:func:`shard`), all ``peers`` run the same passes. ``quantised``: the
-    format of a frozen base in 4 bits. ``template``: the configured chat template, which
-    ``tokenizer`` has, too. ``base_id``: a hash of the base's weights, if they are files here."""
+    among several ``gpus`` (:mod:`flowright.policy.sharding`), all ``peers`` run the same passes.
+    ``quantised``: the format of a frozen base in 4 bits. ``template``: the configured chat
+    template, which ``tokenizer`` has, too. ``base_id``: a hash of the base's weights, if they are
+    files here. ``offload``: ``policy.offload``."""
 
     tuning: Tuning
     tokenizer: PreTrainedTokenizerBase
@@ -58,6 +55,7 @@ class Policy:
     quantised: str | None = None
     template: str | None = None
     base_id: str | None = None
+    offload: str = "none"
 
     @property
     def model(self) -> Any:
@@ -107,9 +105,14 @@ class Policy:
         """Use the policy as it was before training, which a KL is to."""
         return self.tuning.reference()
 
-    def decoding(self) -> AbstractContextManager[None]:
-        """Use the weights of this moment in the form that decodes fastest; not while they train."""
-        return self.tuning.decoding()
+    def decoding(self, trained: bool = True) -> AbstractContextManager[None]:
+        """Use the weights of this moment, or those before training, in the form that decodes
+        fastest; not while they train. Of split weights: those of the last :meth:`gather`."""
+        return self.tuning.decoding(trained)
+
+    def gather(self) -> None:
+        """Gather split weights to decode with. Called by all processes."""
+        self.tuning.gather()
 
     def state(self) -> dict[str, Tensor]:
         """Return the trained weights by name."""
@@ -149,9 +152,11 @@ def load_policy(
     seed: int,
     device: torch.device | None = None,
     key: str = "strategy_model",
+    split: bool = False,
 ) -> Policy:
     """Load the model of ``path`` (a folder or a Hugging Face id) for training, on ``device`` or
-    else the configured one. ``key``: the configuration's, for messages.
+    else the configured one. ``key``: the configuration's, for messages. ``split``: the weights
+    will be split among several processes.
 
     A fresh adapter changes nothing: the policy starts as the base model exactly. Raises ConfigError
     if the model cannot be loaded.
@@ -172,7 +177,7 @@ def load_policy(
     if section.quantised:
         quantise(base)
     moved: Any = base.to(device)  # pyright: ignore[reportArgumentType]  # a decorated method
-    policy = policy_of(moved, tokenizer, section, seed, path)
+    policy = policy_of(moved, tokenizer, section, seed, path, split)
     return replace(policy, base_id=model_id(path, settings=False))
 
 
@@ -189,7 +194,12 @@ def _load(path: str, section: PolicySection, tokenizer: PreTrainedTokenizerBase)
 
 
 def policy_of(
-    base: Any, tokenizer: PreTrainedTokenizerBase, section: PolicySection, seed: int, name: str
+    base: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    section: PolicySection,
+    seed: int,
+    name: str,
+    split: bool = False,
 ) -> Policy:
     """Make a policy of a base model on its device; see :func:`load_policy`."""
     # Some images switch TF32 on, which rounds the factors of a product to eleven bits. transformers
@@ -204,13 +214,19 @@ def policy_of(
     scores = section.head == "score"
     output = None if scores else head_of(base, section.head_dtype == "float32")
     full = section.train == "full"
-    tuning = FullTuning(base, tokenizer) if full else add_adapter(base, section, seed)
+    tuning = FullTuning(base, tokenizer, split) if full else add_adapter(base, section, seed)
     output = output or ScalarHead(getattr(tuning.causal_lm, SCALAR))
     template = tokenizer.chat_template if section.chat_template is not None else None
     assert template is None or isinstance(template, str)
-    packing = section.quantised
     return Policy(
-        tuning, tokenizer, base.device, name, output, quantised=packing, template=template
+        tuning,
+        tokenizer,
+        base.device,
+        name,
+        output,
+        quantised=section.quantised,
+        template=template,
+        offload=section.offload,
     )
 
 
@@ -229,31 +245,3 @@ def recomputing(policy: Policy) -> Iterator[None]:
     finally:
         for layer in layers:
             layer.training = False
-
-
-def shard(policy: Policy, device: torch.device, gpus: int, processes: int, peers: Peers) -> Policy:
-    """Split the layers' frozen weights among ``gpus`` processes of each node, by PyTorch's FSDP2.
-    Called by all ``processes`` of the run, with a policy on the CPU; each gets it on its device.
-
-    A layer's weights are gathered before it runs, forward and backward, and freed behind it. They
-    have no gradients, so nothing is reduced, and since they never change, each node gathers within
-    itself. Embedding, head, last norm and adapter stay whole in every process: the head is read by
-    itself, and the small adapter is trained as without sharding.
-    """
-    if device.type == "cuda":
-        device = torch.device("cuda", torch.cuda.current_device())
-    mesh = init_device_mesh(device.type, (processes // gpus, gpus), mesh_dim_names=("node", "gpu"))
-    decoder: Any = policy.causal_lm.model
-    whole = set(policy.trainable())
-    for layer in decoder.layers:
-        fully_shard(layer, mesh=mesh["gpu"], ignored_params=whole)
-    # The root has no weights of its own: it is what the layers' gathering has in common.
-    fully_shard(decoder, mesh=mesh["gpu"], ignored_params=set(decoder.parameters()))
-    # Left to itself, FSDP takes what is gathered next from the order of the forward passes, and
-    # there are several before one backward. Nothing comes after the first layer, which is there.
-    for following, layer in pairwise([decoder.layers[0], *decoder.layers]):
-        layer.set_modules_to_backward_prefetch([following])
-    for tensor in chain(policy.model.parameters(), policy.model.buffers()):
-        if not isinstance(tensor, DTensor):
-            tensor.data = tensor.data.to(device)
-    return replace(policy, device=device, gpus=gpus, peers=peers)

@@ -10,7 +10,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -20,6 +20,15 @@ from peft.utils.save_and_load import get_peft_model_state_dict, set_peft_model_s
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
+from torch.distributed.tensor import DTensor
 from torch.nn.utils import parametrize
 from transformers import PreTrainedTokenizerBase
 
@@ -49,8 +58,13 @@ class Tuning(Protocol):
         """Use the model as it was before training."""
         ...
 
-    def decoding(self) -> AbstractContextManager[None]:
-        """Use the weights of this moment in the form that decodes fastest; not while they train."""
+    def decoding(self, trained: bool = True) -> AbstractContextManager[None]:
+        """Use the weights of this moment, or those before training, in the form that decodes
+        fastest; not while they train. Of split weights: those of the last :meth:`gather`."""
+        ...
+
+    def gather(self) -> None:
+        """Gather split weights to decode with. Called by all processes."""
         ...
 
     def state(self) -> dict[str, Tensor]:
@@ -71,9 +85,9 @@ class Tuning(Protocol):
         after this."""
         ...
 
-    def read(self, folder: Path, name: str) -> None:
-        """Load what was saved of a policy called ``name``. Raises RunError for another base model,
-        with which it would load and mean nothing; ConfigError as :meth:`load`."""
+    def read(self, folder: Path, name: str) -> dict[str, Tensor]:
+        """Return what was saved of a policy called ``name``, for :meth:`load`. Raises RunError for
+        another base model, with which it would load and mean nothing."""
         ...
 
 
@@ -93,13 +107,17 @@ class LoraTuning:
     def reference(self) -> AbstractContextManager[None]:
         return self.model.disable_adapter()
 
-    def decoding(self) -> AbstractContextManager[None]:
+    def decoding(self, trained: bool = True) -> AbstractContextManager[None]:
         """Merge in float32. In half precision the sum would lose a young adapter, and a quantised
         base has nothing to add to: there the adapter stays beside its layer."""
+        if not trained:
+            return self.reference()
         layers = [m for m in self.model.modules() if isinstance(m, LoraLinear)]
         plain = all(layer.base_dtype == layer.get_base_layer().weight.dtype for layer in layers)
         in_float32 = self.causal_lm.dtype == torch.float32
         return merged(self.model) if plain and in_float32 else cast_once(self.model)
+
+    def gather(self) -> None: ...
 
     def state(self) -> dict[str, Tensor]:
         """Return the adapter with the names that peft writes to disk."""
@@ -123,7 +141,7 @@ class LoraTuning:
         whole: Any = self.model.merge_and_unload()
         _save_model(whole.to(dtype), folder)
 
-    def read(self, folder: Path, name: str) -> None:
+    def read(self, folder: Path, name: str) -> dict[str, Tensor]:
         """Compare models by the last part of their name or path, or by their weights where both are
         folders; adapters by their scale, too."""
         path = folder.parent
@@ -143,7 +161,7 @@ class LoraTuning:
                     f"{path}: its adapter has policy.lora.{key} {theirs}, this policy {ours}; "
                     f"{_REMEDY}"
                 )
-        self.load(load_file(folder / ADAPTER_FILE))
+        return load_file(folder / ADAPTER_FILE)
 
 
 def _same_weights(one: str, other: str) -> bool:
@@ -206,16 +224,18 @@ class FullTuning:
     weights (Micikevicius et al. 2017, arXiv 1710.03740, section 3.1). The reference is a copy of
     the model as it was loaded, in main memory, moved to the device while it is used. Saved as a
     Hugging Face folder with the tokenizer; trained weights in float32, so that a run can continue
-    from it.
+    from it. If they will be ``split``, neither copy is made before.
     """
 
     folder = "model"
 
-    def __init__(self, base: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(self, base: Any, tokenizer: PreTrainedTokenizerBase, split: bool = False) -> None:
         self.model = base
         self._tokenizer = tokenizer
-        self._weights: dict[str, tuple[CastWeight, nn.Parameter]] = {}
+        self._is_split = split
+        self._weights: dict[str, Any] = {}  # of each, the list with its CastWeight and original
         self._before: dict[str, Tensor] = {}
+        self._whole_weights: dict[bool, dict[str, Tensor]] = {}  # untrained and trained, to decode
         base.requires_grad_(False)
         head = base.get_output_embeddings()
         modules = [
@@ -226,11 +246,40 @@ class FullTuning:
         for path, module in modules:
             for name, parameter in [*module.named_parameters(recurse=False)]:
                 full = f"{path}.{name}" if path else name
-                self._before[full] = parameter.detach().to("cpu", copy=True)
                 weight = CastWeight(parameter.dtype)
-                parameter.data = parameter.data.float()
+                if not split:
+                    self._before[full] = parameter.detach().to("cpu", copy=True)
+                    parameter.data = parameter.data.float()
                 parametrize.register_parametrization(module, name, weight, unsafe=True)
-                self._weights[full] = (weight, parameter.requires_grad_())
+                self._weights[full] = module.parametrizations[name]
+                parameter.requires_grad_()
+
+    def split(self, mesh: DeviceMesh, offload: bool) -> list[Any]:
+        """Split the decoder's trained weights among all processes of ``mesh``, with their gradients
+        and optimizer; return its parts in their order. Each part is gathered in the model's
+        precision, and its gradients are summed in float32 behind each backward pass. ``offload``:
+        this process' part is in main memory, and moved to the device to be gathered."""
+        decoder = self.model.model
+        others = [m for m in decoder.children() if m is not decoder.layers]
+        trained = [m for m in others if any(p.requires_grad for p in m.parameters())]
+        precision = MixedPrecisionPolicy(self.model.dtype, torch.float32, cast_forward_inputs=False)
+        pinned = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda")
+        held = pinned if offload else OffloadPolicy()
+        parts: list[Any] = [*decoder.layers, *trained]
+        for part in parts:
+            part.float()
+            fully_shard(
+                part,
+                mesh=mesh,
+                mp_policy=precision,
+                offload_policy=held,
+                reshard_after_forward=True,
+            )
+            part.set_gradient_divide_factor(1.0)  # a sum, as the weights of tokens are of all
+            part.set_force_sum_reduction_for_comms(True)
+        for name, weight in self._weights.items():
+            self._before[name] = local(weight.original).to("cpu", weight[0].dtype, copy=True)
+        return parts
 
     @property
     def causal_lm(self) -> Any:
@@ -238,37 +287,78 @@ class FullTuning:
 
     @contextmanager
     def reference(self) -> Iterator[None]:
+        trained: dict[str, Tensor] = {}
         try:
-            for name, (weight, original) in self._weights.items():
-                weight.instead = self._before[name].to(original.device)
+            if self._is_split:
+                trained = {name: local(tensor).clone() for name, tensor in self.state().items()}
+                self._fill(self._before)
+            else:
+                for name, weight in self._weights.items():
+                    weight[0].instead = self._before[name].to(weight.original.device)
             yield
         finally:
+            self._fill(trained)
             self._use_trained()
 
     @contextmanager
-    def decoding(self) -> Iterator[None]:
-        """Cast once instead of for each token."""
+    def decoding(self, trained: bool = True) -> Iterator[None]:
+        """Cast once instead of for each token. Gathered weights are moved to the device meanwhile,
+        and FSDP's hooks are out of the way, as the other processes may decode less."""
+        if self._is_split:
+            parts: list[Any] = [m for m in self.model.modules() if isinstance(m, FSDPModule)]
+            hooks = [(part._forward_pre_hooks, part._forward_hooks) for part in parts]
+            device = self.model.device
+            try:
+                for part in parts:
+                    part._forward_pre_hooks, part._forward_hooks = {}, {}
+                for name, tensor in self._whole_weights[trained].items():
+                    self._weights[name][0].instead = tensor.to(device)
+                yield
+            finally:
+                for part, (before, behind) in zip(parts, hooks, strict=True):
+                    part._forward_pre_hooks, part._forward_hooks = before, behind
+                self._use_trained()
+            return
+        if not trained:
+            with self.reference():
+                yield
+            return
         try:
             with torch.no_grad():
-                for weight, original in self._weights.values():
-                    weight.instead = weight(original).detach()
+                for weight in self._weights.values():
+                    weight[0].instead = weight[0](weight.original).detach()
             yield
         finally:
             self._use_trained()
 
     def _use_trained(self) -> None:
-        for weight, _ in self._weights.values():
-            weight.instead = None
+        for weight in self._weights.values():
+            weight[0].instead = None
+
+    def gather(self) -> None:
+        if not self._is_split:
+            return
+        for trained in (True,) if self._whole_weights else (True, False):
+            with nullcontext() if trained else self.reference():
+                self._whole_weights[trained] = {
+                    name: whole(tensor.to(self._weights[name][0].dtype))
+                    for name, tensor in self.state().items()
+                }
+
+    @torch.no_grad()
+    def _fill(self, values: Mapping[str, Tensor]) -> None:
+        """Set trained weights, or this process' parts of them."""
+        for name, value in values.items():
+            local(self._weights[name].original).copy_(local(value))
 
     def state(self) -> dict[str, Tensor]:
-        """Return the trained weights with the names that transformers writes to disk."""
-        return {name: original.detach() for name, (_, original) in self._weights.items()}
+        """Return the trained weights, split or whole, with the names that transformers writes to
+        disk."""
+        return {name: weight.original.detach() for name, weight in self._weights.items()}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         _check_fits(self.state(), state, "resume with the strategy_model it was trained from")
-        with torch.no_grad():
-            for name, (_, original) in self._weights.items():
-                original.copy_(state[name])
+        self._fill(state)
 
     def save(self, folder: Path, state: Mapping[str, Tensor] | None = None) -> None:
         folder.mkdir()
@@ -278,7 +368,7 @@ class FullTuning:
     def save_merged(self, folder: Path) -> None:
         _save_model(self.model, folder, self._whole())
 
-    def read(self, folder: Path, name: str) -> None:
+    def read(self, folder: Path, name: str) -> dict[str, Tensor]:
         """Compare bases by their untrained weights: embeddings and head."""
         state: dict[str, Tensor] = {}
         for file in sorted(folder.glob("*.safetensors")):
@@ -293,12 +383,28 @@ class FullTuning:
                     f"{folder.parent}: it was trained from another model than {name}: {key} "
                     f"differs, which is never trained; {_REMEDY}"
                 )
-        self.load(state)
+        return state
 
     def _whole(self) -> dict[str, Tensor]:
         """Return all weights by their plain names."""
         by_name = cast(dict[str, Tensor], self.model.state_dict())
         return {plain_name(name): tensor for name, tensor in by_name.items()}
+
+
+def local(tensor: Tensor) -> Tensor:
+    """Return this process' part of a tensor, the whole of one that is not split."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def whole(tree: Any, keep: bool = True) -> Any:
+    """Return a tree of dicts with whole tensors, on the CPU, in the place of split ones. Called by
+    all processes; None in these places where they are not to ``keep``."""
+    if isinstance(tree, Mapping):
+        return {name: whole(part, keep) for name, part in tree.items()}
+    if isinstance(tree, DTensor):
+        gathered = tree.full_tensor()
+        return gathered.cpu() if keep else None
+    return tree
 
 
 def plain_name(name: str) -> str:
