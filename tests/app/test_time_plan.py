@@ -154,22 +154,20 @@ def test_gpus_that_keep_each_other_busy_and_the_price(tmp_path: Path) -> None:
     trainer GPUs need 10. Of eight GPUs, three take 4 s, and five 4 s."""
     prices = ("plan.usd_per_gpu_hour=3.6", "plan.judge.usd_per_million_in=1000")
     plan = planned(tmp_path, BASIS, *prices)
-    assert plan.split is not None
-    assert (plan.split.gpus, plan.split.best) == ((2, 1), (1, 2))
-    assert plan.split.work == pytest.approx((12.0, 20.0))
-    config = configured(tmp_path, *SMALL, *prices)
-    eight = make_plan(config, BASIS, 7, 3, gpus=8).split
-    assert eight is not None and eight.best == (3, 5)
-    again = configured(tmp_path, *SMALL, "plan.executor_gpus=3", "physical_gpus=[0,1,2,3,4]")
+    eight = make_plan(configured(tmp_path, *SMALL), BASIS, 7, 3, gpus=8).balance
+    assert "best split of 8 GPUs: 3 for the servers (" in eight[1]
+    assert "5 for the trainer, 4.0 s and 4.0 s of a step" in eight[1]
+    several = configured(tmp_path, *SMALL, "plan.executor_gpus=3", "physical_gpus=[0,1,2,3,4]")
     slow = replace(BASIS, call_seconds={"executor": 16.0, "judge": 16.0})
-    best = make_plan(again, slow, 7, 3, gpus=8).split
-    assert best is not None and best.best == (6, 2)
+    first, second = make_plan(several, slow, 7, 3).balance
+    assert first.startswith("bottleneck: the servers, 4.8 to 1")
+    assert "6 for the servers (" in second and "2 for the trainer, 48 s and 50 s" in second
     assert plan.usd["GPUs"] == pytest.approx(3 * 3.6 * plan.total["seconds"] / 3600)
     assert plan.usd["tokens"] == pytest.approx(plan.total["judge_tokens_in"] / 1000)
     shown = "\n".join(plan_lines(plan))
-    assert "bottleneck: the trainer, 3.3 to 1 (the servers are busy 6" in shown
-    assert "of 3 GPUs, 1 for the servers (" in shown
-    assert "and 2 for the trainer take 12 s and 10 s" in shown
+    assert "bottleneck: the trainer, 3.3 to 1 (the servers are busy 6.0 s of a step" in shown
+    assert "best split of 3 GPUs: 1 for the servers (" in shown
+    assert "2 for the trainer, 12 s and 10 s of a step" in shown
     assert "USD" in shown and "at most" not in shown
 
 
@@ -178,7 +176,7 @@ def test_what_nobody_measured_or_gave_stays_unknown(tmp_path: Path) -> None:
     environment = make_environment(config)
     plan = planned_by(config, environment, environment.tasks())
     assert "step" not in plan.seconds and "seconds" not in plan.total
-    assert plan.split is None and plan.usd == {"GPUs": None}
+    assert not plan.balance and plan.usd == {"GPUs": None}
     assert plan.bounds >= {"policy_tokens_in", "policy_tokens_out", "executor_tokens_out"}
     assert 1.0 < plan.step["executor_calls"] / plan.step["judge_calls"] < 5.0
     shown = "\n".join(plan_lines(plan))

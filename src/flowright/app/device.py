@@ -6,7 +6,6 @@ limits, so a run that it calls too large may still fit.
 """
 
 import os
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -149,15 +148,6 @@ def planned_device(config: Config) -> str:
     """Kind of device of the planned run, even if its GPU is missing, which :func:`look_at_device`
     reports."""
     return "cuda" if config.policy.device == "cuda" else choose_device(config.policy).type
-
-
-def machine_gpus() -> list[str]:
-    """GPUs of this machine, those hidden from this process included."""
-    try:
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
-    except OSError:
-        return []
-    return [line for line in listed.stdout.splitlines() if line.startswith("GPU ")]
 
 
 def gpus_here() -> list[str]:

@@ -188,9 +188,8 @@ def _read(run: Path, config: Config) -> Basis:
     found = _measured_by(rows, size * len(rows), f"as measured in {run} ({counted})")
     own = 0.0
     if not (before.get("pipeline") or {}).get("max_staleness"):  # else batches wait beside others
-        bounds = {key: before["llm"].get(key) for key in Concurrency.model_fields}
-        kept = Concurrency.model_validate({key: n for key, n in bounds.items() if n is not None})
-        llm = config.llm.model_copy(update=dict(kept))
+        bounds = {key: n for key in Concurrency.model_fields if (n := before["llm"].get(key))}
+        llm = config.llm.model_copy(update=dict(Concurrency.model_validate(bounds)))
         there = replace(found, servers=_server_counts(config))
         waited = batch_seconds(config.model_copy(update={"llm": llm}), there, size)
         own = max(0.0, rollout / len(rows) - waited) / size

@@ -19,7 +19,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flowright.app.device import machine_gpus
 from flowright.app.plan_basis import (
     FIGURES,
     ROLES,
@@ -50,41 +49,11 @@ COUNTED = 64
 COUNTED_ROWS = 256
 """Rows of fixed data whose tokens are counted."""
 
+_GPUS = Path("/proc/driver/nvidia/gpus")
+"""GPUs of this machine, those that CUDA_VISIBLE_DEVICES hides included."""
+
 NEAR = 0.15
 """Relative error of a planned figure from which on the terminal lists it."""
-
-
-@dataclass(frozen=True, slots=True)
-class GpuSplit:
-    """GPUs of servers and trainer, and the GPU seconds that a step takes of each; ``best``: the
-    GPUs with the shortest step."""
-
-    gpus: tuple[int, int]
-    work: tuple[float, float]
-    best: tuple[int, int]
-
-    def lines(self, most: str) -> list[str]:
-        """Render the bottleneck and best split; ``most`` marks a bound of the trainer's time."""
-
-        def busy(gpus: tuple[int, int]) -> list[float]:
-            return [work / n for work, n in zip(self.work, gpus, strict=True)]
-
-        servers, trainer = now = busy(self.gpus)
-        ratio = max(now) / max(min(now), 1e-9)
-        name = "servers" if servers > trainer else "trainer"
-        found = [
-            f"bottleneck: the {name}, {ratio:.2g} to 1 (the servers are busy {duration(servers)} "
-            f"of a step, sampling and update take {most}{duration(trainer)})"
-        ]
-        if self.best == self.gpus:
-            return [*found, f"no other split of {sum(self.best)} GPUs is faster"]
-        servers, trainer = map(duration, busy(self.best))
-        executor, ranks = self.best
-        return [
-            *found,
-            f"of {executor + ranks} GPUs, {executor} for the servers (launch_vllm_safe.sh executor "
-            f"--replicas) and {ranks} for the trainer take {servers} and {most}{trainer}",
-        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +67,8 @@ class TimePlan:
     phases: Mapping[str, Figures]
     seconds: Figures
     bounds: frozenset[str]
-    split: GpuSplit | None
-    """None without measured seconds, or servers on GPUs of ours."""
+    balance: Sequence[str]
+    """Lines on the bottleneck and the best split of the GPUs."""
     usd: Mapping[str, float | None]
     """Cost by kind: GPUs, tokens."""
     assumed: tuple[str, ...]
@@ -139,7 +108,7 @@ async def plan_run(
         tried = (measured, min(config.evaluation.final_problems, len(tasks.train)))
         shown = sum(baseline.shown for baseline in baselines)
         measured = min(measured, shown + 2 + len(tasks_by_kind(tasks.val)))
-    return make_plan(config, basis, len(tasks.val), measured, tried, len(machine_gpus()))
+    return make_plan(config, basis, len(tasks.val), measured, tried, len([*_GPUS.glob("*")]))
 
 
 def make_plan(
@@ -157,36 +126,41 @@ def make_plan(
     step = _figures(basis, Phase([(1, grpo.prompts_per_step * grpo.group_size)],
                                  grpo.prompts_per_step))  # fmt: skip
     seconds = _seconds(config, basis, step, phases)
-    split = _split(config, basis, seconds, gpus)
-    assumed = basis.assumed
-    if split is not None and config.plan.executor_gpus is None:
-        assumed = (*assumed, "each server has one GPU (plan.executor_gpus: of all)")
+    balance = _balance(config, basis, seconds, gpus)
     missing = [f"plan.{role}.call_seconds" for role in basis.untimed()]
     missing += ["plan.sampler_tokens_per_second"] if basis.sampler is None else []
     missing += ["plan.learner_tokens_per_second"] if basis.learner is None else []
     by_phase = {name: _figures(basis, phase) for name, phase in phases.items()}
     found = TimePlan(
-        basis.source, step, by_phase, seconds, basis.bounds, split, {}, assumed,
+        basis.source, step, by_phase, seconds, basis.bounds, balance, {}, basis.assumed,
         tuple(missing),
     )  # fmt: skip
     return replace(found, usd=usd_of(config, found.total))
 
 
-def _split(config: Config, basis: Basis, seconds: Figures, gpus: int) -> GpuSplit | None:
-    """Weigh the servers' seconds of a step against the trainer's: more servers take more requests
-    at a time, more ranks share the batch."""
+def _balance(config: Config, basis: Basis, seconds: Figures, gpus: int) -> list[str]:
+    """Render the bottleneck of a step and the best split of the GPUs; nothing if seconds are
+    unknown, or the servers have no GPUs of ours. More servers take more requests at a time, more
+    ranks share the batch."""
     plan = config.plan
-    paid = plan.executor.usd_per_million_out is not None
-    servers = plan.executor_gpus or (0 if paid else basis.servers.get("executor", 0))
-    if not servers or not {"sample", "update", "busy"} <= seconds.keys():
-        return None
-    now = servers, trainer_gpus(config)
-    work = seconds["busy"] * now[0], (seconds["sample"] + seconds["update"]) * now[1]
-    total = max(sum(now), gpus)
-    # The present split wins a tie.
-    counts = sorted(range(1, total), key=lambda n: (n, total - n) != now)
-    best = min(counts, key=lambda n: max(work[0] / n, work[1] / (total - n)))
-    return GpuSplit(now, work, (best, total - best))
+    is_paid = plan.executor.usd_per_million_out is not None
+    servers = plan.executor_gpus or (0 if is_paid else basis.servers.get("executor", 0))
+    busy, ranks = seconds.get("busy", 0.0), trainer_gpus(config)
+    device = seconds.get("sample", 0.0) + seconds.get("update", 0.0)
+    if not (servers and busy and {"sample", "update"} <= seconds.keys()):
+        return []
+    total, most = max(servers + ranks, gpus), _most(basis.bounds)
+    takes = {n: (busy * servers / n, device * ranks / (total - n)) for n in range(1, total)}
+    best = min(takes, key=lambda n: (max(takes[n]), n != servers))
+    name, ratio = ("servers", busy / device) if busy > device else ("trainer", device / busy)
+    shares = f"{duration(takes[best][0])} and {most}{duration(takes[best][1])} of a step"
+    return [
+        f"bottleneck: the {name}, {ratio:.2g} to 1 (the servers are busy {duration(busy)} of a "
+        f"step, sampling and update take {most}{duration(device)})",
+        f"best split of {total} GPUs: {best} for the servers (launch_vllm_safe.sh executor "
+        f"--replicas) and {total - best} for the trainer, {shares}",
+        *(() if plan.executor_gpus else ("assumed: a server has one GPU (plan.executor_gpus)",)),
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,8 +277,7 @@ def usd_of(config: Config, total: Figures) -> dict[str, float | None]:
 
 def plan_lines(plan: TimePlan) -> list[str]:
     """Render the whole plan for the dry run."""
-    found = [plan.source, *_table(plan), *_time(plan)]
-    found += plan.split.lines(_most(plan)) if plan.split is not None else []
+    found = [plan.source, *_table(plan), *_time(plan), *plan.balance]
     found.append(_price(plan))
     return [*found, *(f"assumed: {line}" for line in plan.assumed)]
 
@@ -340,12 +313,12 @@ def _time(plan: TimePlan) -> list[str]:
     return [f"time: unknown; a first run measures it, or give {', '.join(keys + rates)}{known}"]
 
 
-def _most(plan: TimePlan) -> str:
-    return "at most " if plan.bounds & {"policy_tokens_in", "policy_tokens_out"} else ""
+def _most(bounds: frozenset[str]) -> str:
+    return "at most " if bounds & {"policy_tokens_in", "policy_tokens_out"} else ""
 
 
 def _sum(plan: TimePlan) -> str:
-    most = _most(plan)
+    most = _most(plan.bounds)
     parts = " + ".join(
         f"{phase} {duration(plan.seconds[phase])}" for phase in plan.phases if plan.seconds[phase]
     )
