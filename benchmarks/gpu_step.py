@@ -45,7 +45,7 @@ from flowright.grpo.learner import Learner
 from flowright.policy.local import LocalSampler
 from flowright.policy.memory import ModelShape, Plan, memory_plan, shape_of
 from flowright.policy.model import Policy, policy_of
-from flowright.policy.prefix.attention import Pass, PrefixBlock, attend, stacks_of
+from flowright.policy.prefix.attention import Pass, PrefixBlock, attend
 from flowright.policy.prefix.kernels import Kernel, PlainKernel, kernel_for
 from flowright.policy.sampling import Sampling
 from flowright.policy.tiny import SPECIAL, train_tokenizer
@@ -161,7 +161,7 @@ def differences(config: Qwen2Config, device: torch.device, length: int) -> dict[
         leaves = [tensor.to(dtype).requires_grad_() for tensor in (q, *keys)]
         at, k, v, prefix_k, prefix_v = leaves
         block = PrefixBlock(0, 2 * length, 0, 0, 5 * length)
-        tree = Pass(stacks_of(spans, device), [block], [[(prefix_k, prefix_v)]])
+        tree = Pass(spans, [block], [[(prefix_k, prefix_v)]])
         out = attend(at, (k, v), tree, 0, size**-0.5, kernel)
         return [out.detach(), *torch.autograd.grad(out, leaves, grad.to(dtype))]
 

@@ -30,7 +30,7 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.flop_counter import flop_registry
 
 CUDA = torch.device("cuda", 0)
-FLASH_BACKWARD = "_scaled_dot_product_flash_attention_backward"
+FLASH_BACKWARD = "_flash_attention_backward"
 
 _NO_KERNEL = {"_unsafe_view", "empty", "empty_like", "empty_strided", "new_empty", "lift_fresh"}
 _NO_KERNEL |= {"new_empty_strided", "set_", "_reshape_alias"}
@@ -60,6 +60,7 @@ class Record:
         self.answers: deque[float] = deque()
         self.live = self.peak = 0
         self.peak_site = ""
+        self.contents: dict[int, Tensor] = {}  # of copies to the device, by storage
         self._known: dict[int, weakref.ref[Any]] = {}
 
     def clear(self) -> None:
@@ -81,6 +82,7 @@ class Record:
         def freed(_: object) -> None:
             if self._known.pop(key, None) is not None:
                 self.live -= size
+                self.contents.pop(key, None)
 
         self._known[key] = weakref.ref(storage, freed)
         self.live += size
@@ -90,6 +92,11 @@ class Record:
         """Count bytes that exist for one kernel alone."""
         if self.live + size > self.peak:
             self.peak, self.peak_site = self.live + size, _site()
+
+    def contents_of(self, tensor: Tensor) -> Tensor:
+        """Return the contents of a copy to the device or of a part of one."""
+        whole = self.contents[tensor.untyped_storage()._cdata]
+        return whole.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
     def answer(self) -> float:
         return self.answers.popleft() if self.answers else 1.0
@@ -228,11 +235,33 @@ class _Operators(TorchDispatchMode):
                 self._record.track(out)
             if not (arrives or func.is_view or name in _NO_KERNEL):
                 self._add(
-                    "kernel", name, _flops(func, args, kwargs, found), _bytes(name, given, outs)
+                    "kernel",
+                    name,
+                    self._flops(func, args, kwargs, found),
+                    _bytes(name, given, outs),
                 )
-            if name == FLASH_BACKWARD:  # sums the queries' gradients in float32
-                self._record.passing(4 * given[1].numel())
+            if arrives:
+                self._record.contents[found.untyped_storage()._cdata] = given[0]
+            if name == FLASH_BACKWARD:  # gradients of queries in float32, of keys for each head
+                _, q, k, *_ = given
+                self._record.passing(4 * (q.numel() + k.numel() * q.shape[1] // k.shape[1]))
         return found
+
+    def _flops(self, func: Any, args: Sequence[Any], kwargs: Any, found: Any) -> int:
+        """Return an operator's FLOPs by PyTorch's formulas, half of them for causal attention."""
+        name = func._overloadpacket.__name__
+        names = [argument.name for argument in func._schema.arguments]
+        named = dict(zip(names, args, strict=False))
+        formula = flop_registry.get(getattr(torch.ops.aten, name.rstrip("_")))
+        if formula is None:
+            return 0
+        if named.get("cum_seq_q") is None:
+            flops = int(formula(*args, **kwargs, out_val=found))
+        else:  # PyTorch would take all texts to be as long as the longest
+            each = [self._record.contents_of(named[n]).diff() for n in ("cum_seq_q", "cum_seq_k")]
+            scores = named["query"].shape[1] * int((each[0] * each[1]).sum())
+            flops = (10 if "backward" in name else 4) * named["query"].shape[2] * scores
+        return flops // 2 if named.get("is_causal") else flops
 
     def _add(self, kind: str, name: str, flops: int = 0, moved: int = 0) -> None:
         self._record.events.append(Event(kind, name, _site(), flops, moved))
@@ -267,17 +296,6 @@ def _tensors(values: Iterable[Any]) -> list[Tensor]:
 
 def _copied(x: Any, non_blocking: bool) -> str:
     return "pinned" if non_blocking and hasattr(x, "is_pretended_pinned") else "pageable"
-
-
-def _flops(func: Any, args: Sequence[Any], kwargs: Any, found: Any) -> int:
-    """Return an operator's FLOPs by PyTorch's formulas, half of them for causal attention."""
-    formula = flop_registry.get(getattr(torch.ops.aten, func._overloadpacket.__name__.rstrip("_")))
-    if formula is None:
-        return 0
-    flops = int(formula(*args, **kwargs, out_val=found))
-    names = [argument.name for argument in func._schema.arguments]
-    causal = "is_causal" in names and (*args, *[None] * len(names))[names.index("is_causal")]
-    return flops // 2 if causal else flops
 
 
 def _bytes(name: str, given: Sequence[Tensor], outs: Sequence[Tensor]) -> int:

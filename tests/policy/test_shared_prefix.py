@@ -3,6 +3,7 @@
 import gc
 import weakref
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 import torch
@@ -20,11 +21,15 @@ from flowright.grpo.selfcheck import check_sampler, check_sharing
 from flowright.policy.prefix.attention import Pass, PrefixBlock, attend, stacks_of
 from flowright.policy.prefix.decoding import SharedDecoding
 from flowright.policy.prefix.kernels import (
+    QKV,
+    Attended,
     CpuFlashKernel,
     CudaFlashKernel,
     Kernel,
+    Parts,
     PlainKernel,
     kernel_for,
+    segments_of,
 )
 from flowright.policy.prefix.tree import SHORTEST_TEMPLATE, chunks, shared_length
 
@@ -37,12 +42,43 @@ def tensors(seed: int, count: int, *shape: int, dtype: torch.dtype) -> list[Tens
     return [tensor.requires_grad_() for tensor in made]
 
 
-@up_to(40)
+class PackedKernel(CudaFlashKernel):
+    """Computes what the operators of GPUs do for texts one behind the other, text by text."""
+
+    def forward(self, qkv: QKV, causal: bool, scale: float, parts: Parts = None) -> Attended:
+        each = [PlainKernel().forward(one, causal, scale) for _, one in self._each(qkv, parts)]
+        out, lse = zip(*each, strict=True)
+        return torch.cat(out, dim=1), torch.cat(lse, dim=1)
+
+    def backward(
+        self, grad: Tensor, qkv: QKV, merged: Attended, causal: bool, scale: float, parts: Parts
+    ) -> QKV:
+        found: list[QKV] = []
+        for at, one in self._each(qkv, parts):
+            others = (merged[0][:, at], merged[1][:, at])
+            dq, *rest = PlainKernel().backward(grad[:, at], one, others, causal, scale, None)
+            dk, dv = (x.unflatten(0, (len(qkv[1]), -1)).sum(dim=1) for x in rest)
+            found.append((dq, dk, dv))
+        dq, dk, dv = (torch.cat(some, dim=1) for some in zip(*found, strict=True))
+        return dq, dk, dv
+
+    def _each(self, qkv: QKV, parts: Parts) -> list[tuple[slice, QKV]]:
+        assert parts is not None
+        q, k, v = qkv
+        k, v = (x.repeat_interleave(len(q) // len(k), dim=0) for x in (k, v))
+        at, keys = (
+            [slice(*pair) for pair in pairwise(offsets.tolist())]
+            for offsets in (parts.queries, parts.keys)
+        )
+        return [(i, (q[:, i], k[:, j], v[:, j])) for i, j in zip(at, keys, strict=True)]
+
+
+@up_to(60)
 @given(
     st.lists(st.integers(0, 6), min_size=1, max_size=6).filter(any),
     st.lists(st.integers(1, 7), max_size=3),
     st.integers(0, 2**31),
-    st.sampled_from([PlainKernel(), CpuFlashKernel()]),
+    st.sampled_from([PlainKernel(), CpuFlashKernel(), PackedKernel()]),
 )
 def test_it_is_attention_with_a_mask(
     lengths: list[int], prefixes: list[int], seed: int, kernel: Kernel
@@ -51,7 +87,8 @@ def test_it_is_attention_with_a_mask(
     dtype = torch.float32
     spans = [(sum(lengths[:i]), sum(lengths[: i + 1])) for i in range(len(lengths))]
     count = spans[-1][1]
-    cut = seed % (count + 1)  # the queries before it see half of each prefix, those after it all
+    # The queries before it see half of each prefix, those after it all or the other half.
+    cut = seed % (count + 1)
     q = tensors(seed, 1, HEADS, count, SIZE, dtype=dtype)[0]
     own = tensors(seed + 1, 2, KV_HEADS, count, SIZE, dtype=dtype)
     shared = [tensors(seed + 2 + n, 2, KV_HEADS, n, SIZE, dtype=dtype) for n in prefixes]
@@ -61,13 +98,15 @@ def test_it_is_attention_with_a_mask(
     mask[:, :count].tril_()
     blocks, offset = [], count
     for number, length in enumerate(prefixes):
-        ranges = ((0, cut, 0, max(1, length // 2)), (cut, count, 0, length))
+        half = max(1, length // 2)
+        first = half % length if number % 2 else 0  # of keys that lie behind those seen before
+        ranges = ((0, cut, 0, half), (cut, count, first, length))
         for start, stop, first, last in ranges:
             if stop > start:
                 blocks.append(PrefixBlock(start, stop, number, first, last))
                 mask[start:stop, offset + first : offset + last] = True
         offset += length
-    tree = Pass(stacks_of(spans, q.device), blocks, [[(k, v)] for k, v in shared])
+    tree = Pass(spans, blocks, [[(k, v)] for k, v in shared])
     out = attend(q, (own[0], own[1]), tree, 0, SIZE**-0.5, kernel)
 
     times = HEADS // KV_HEADS
@@ -112,7 +151,7 @@ def test_gradients_of_prefixes_add_up_in_their_accumulators() -> None:
     q.requires_grad_()
     for adding in (False, True):
         tree = Pass(
-            stacks_of([(0, 3), (3, 6)], q.device),
+            [(0, 3), (3, 6)],
             [PrefixBlock(0, 6, 0, 0, 5)],
             [[(prefix[0], prefix[1])]],
             [[(accumulators[0], accumulators[1])]] if adding else (),
@@ -142,8 +181,18 @@ def test_the_kernel_for_gpus_is_called_as_its_operators_want() -> None:
     )
     strided = torch.empty(8, 30, 64, dtype=torch.bfloat16, device="meta")[:, :20]  # as cached
     assert kernel.forward((q, strided, strided), False, 0.125)[0].shape == q.shape
-    gradients = kernel.backward(out, (q, k, k), (out, lse), False, 0.125)
-    assert [gradient.shape for gradient in gradients] == [q.shape, k.shape, k.shape]
+    shared, parts = k[:2], segments_of([4, 6], [15, 5], torch.device("meta"))
+    out, lse = kernel.forward((q, shared, shared), False, 0.125, parts)
+    assert (out.shape, lse.shape, lse.dtype) == (q.shape, (8, 10), torch.float32)
+    gradients = kernel.backward(out, (q, shared, shared), (out, lse), False, 0.125, parts)
+    assert [gradient.shape for gradient in gradients] == [q.shape, shared.shape, shared.shape]
+
+
+def test_offsets_of_texts_one_behind_the_other() -> None:
+    parts = segments_of([2, 1], [5, 7], torch.device("cpu"))
+    assert (parts.queries.tolist(), parts.keys.tolist()) == ([0, 2, 3], [0, 5, 12])
+    assert (parts.queries.dtype, parts.most_queries, parts.most_keys) == (torch.int32, 2, 7)
+    assert segments_of([1, 1], [5, 7], torch.device("cpu")).most_queries == 2
 
 
 # What is computed.

@@ -119,17 +119,26 @@ class _Logprobs(torch.autograd.Function):
             total = exps.sum(dim=-1)
             log_total = total.log()
             logprobs.append(z.gather(1, target[:, None])[:, 0] - log_total)
-            entropy = log_total - (exps * z).sum(dim=-1) / total
+            if not with_entropy:  # nothing reads z again
+                z *= exps
+            weighed = (exps * z if with_entropy else z).sum(dim=-1)
+            entropy = log_total - weighed / total
             entropies.append(entropy)
-            if needs_grad:
-                p = exps.div_(total[:, None])
-                if with_entropy:
-                    bent = p * (z + (entropy - log_total)[:, None])
-                    bends.append((bent.to(weight.dtype) @ weight).mul_(factor))
-                # Less 1 in float32, then one product. For a confident token W_y and p W are nearly
-                # the same: what two products in bfloat16 differ by would be their rounding.
-                p.scatter_add_(1, target[:, None], p.new_full((len(p), 1), -1.0))
-                slopes.append((p.to(weight.dtype) @ weight).mul_(factor))
+            if not needs_grad:
+                del z, exps  # before the next logits are made
+                continue
+            p = exps.div_(total[:, None])
+            del exps
+            if with_entropy:
+                bent = p * z.add_((entropy - log_total)[:, None])
+                bends.append((bent.to(weight.dtype) @ weight).mul_(factor))
+                del bent
+            del z
+            # Less 1 in float32, then one product. For a confident token W_y and p W are nearly the
+            # same: what two products in bfloat16 differ by would be their rounding.
+            p.scatter_add_(1, target[:, None], p.new_full((len(p), 1), -1.0))
+            slopes.append((p.to(weight.dtype) @ weight).mul_(factor))
+            del p
         ctx.save_for_backward(*(torch.cat(x) for x in (slopes, bends) if x))
         return torch.cat(logprobs), torch.cat(entropies)
 

@@ -109,7 +109,7 @@ class _Adapted(torch.autograd.Function):
         state: Any,
     ) -> Tensor:
         rows = x.flatten(0, -2)
-        low = (rows @ a.T).mul_(s)
+        low = _scaled(rows @ a.T, s)
         out = (low @ b.T).addmm_(rows, unpacked(weight, state).T)
         if bias is not None:
             out += bias
@@ -121,11 +121,15 @@ class _Adapted(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         rows, low, weight, a, b = ctx.saved_tensors
         grad = grads[0].flatten(0, -2)
-        low_grad = (grad @ b).mul_(ctx.s)
+        low_grad = _scaled(grad @ b, ctx.s)
         dx = None
         if ctx.needs_input_grad[0]:
             dx = (low_grad @ a).addmm_(grad, unpacked(weight, ctx.state)).reshape(ctx.shape)
         return dx, None, None, low_grad.T @ rows, grad.T @ low, None, None
+
+
+def _scaled(x: Tensor, s: float) -> Tensor:
+    return x if s == 1 else x.mul_(s)
 
 
 @contextmanager

@@ -347,5 +347,5 @@ def _head(shape: ModelShape, tokens: int, number: int, entropy: bool, device: st
     """Return the logits that are computed at once, in float32 with their softmax, and what is kept
     of each token: hidden states, a slope, and another for the entropy."""
     at_once = min(tokens, rows_at_once(shape.vocab_size, device, number < FLOAT))
-    logits = at_once * shape.vocab_size * (3 + entropy) * FLOAT
+    logits = at_once * shape.vocab_size * (2 + 2 * entropy) * FLOAT
     return logits + tokens * shape.hidden_size * (number * (4 + entropy) + FLOAT)

@@ -11,7 +11,7 @@ where for two pieces the second one's share is sigmoid(lse_2 - lse_1).
 In the backward pass every piece's kernel gets the merged ``out`` and ``lse``, from which it
 computes the probabilities of the softmax over all pieces, so that its gradients are exact. Heads
 that share keys (grouped-query attention) are folded into the queries, so that no key is copied for
-them.
+them. On a GPU one call attends in all texts, and one in all blocks of a prefix.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from torch import Tensor
 from transformers import AttentionInterface
 
 from flowright.policy.layout import to_device
-from flowright.policy.prefix.kernels import QKV, Attended, Kernel, kernel_for
+from flowright.policy.prefix.kernels import QKV, Attended, Kernel, Segments, kernel_for, segments_of
 
 NAME = "flowright_tree"
 """This attention's name in transformers."""
@@ -36,13 +36,14 @@ longest begins another."""
 @dataclass(frozen=True, slots=True)
 class PrefixBlock:
     """A block of the attention matrix: queries from ``start`` to ``stop`` see all keys from
-    ``first`` to ``last`` of a prefix."""
+    ``first`` to ``last`` of a prefix; with ``segments``, several blocks one behind the other."""
 
     start: int
     stop: int
     prefix: int
     first: int
     last: int
+    segments: Segments | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +90,11 @@ class Tree(Protocol):
 class Pass:
     """The :class:`Tree` of one forward pass over packed texts.
 
-    ``stacks`` hold every token of the pack once. ``prefixes`` are keys and values by layer, seen as
-    in ``blocks``. ``kept`` receives the texts' own, by layer; :meth:`take` them before anything is
-    run backward. Gradients of the prefixes are added in place to ``accumulators`` of their shapes,
-    if there are any, and autograd gets none: a sum over many passes is written once.
+    ``spans`` are the texts' starts and stops, one behind the other. ``prefixes`` are keys and
+    values by layer, seen as in ``blocks``. ``kept`` receives the texts' own, by layer; :meth:`take`
+    them before anything is run backward. Gradients of the prefixes are added in place to
+    ``accumulators`` of their shapes, if there are any, and autograd gets none: a sum over many
+    passes is written once.
 
     Not a dataclass: FSDP would look for tensors with a gradient in one (``kept``), and pass a
     sharded layer a copy with others in their place.
@@ -100,16 +102,29 @@ class Pass:
 
     def __init__(
         self,
-        stacks: Sequence[Stack],
+        spans: Sequence[tuple[int, int]],
         blocks: Sequence[PrefixBlock] = (),
         prefixes: Sequence[Sequence[KeysValues]] = (),
         accumulators: Sequence[Sequence[KeysValues]] = (),
     ) -> None:
-        self.stacks = stacks
+        self.spans = spans
+        self.stacks: Sequence[Stack] = ()
+        self.segments: Segments | None = None
         self.blocks = blocks
         self.prefixes = prefixes
         self.accumulators = accumulators
         self.kept: dict[int, KeysValues] | None = {}
+
+    def arrange(self, kernel: Kernel, device: torch.device) -> None:
+        """Arrange texts and blocks for the kernel, once: as ``segments`` or as ``stacks``."""
+        if self.stacks or self.segments is not None:
+            return
+        if kernel.packs:
+            lengths = [stop - start for start, stop in self.spans if stop > start]
+            self.segments = segments_of(lengths, lengths, device)
+            self.blocks = _joined(self.blocks, device)
+        else:
+            self.stacks = stacks_of(self.spans, device)
 
     def take(self) -> list[KeysValues]:
         """Return the texts' keys and values, by layer; nothing is kept from here on.
@@ -125,6 +140,23 @@ class Pass:
         if self.kept is not None:
             self.kept[layer] = (k, v)
         return attend(q, (k, v), self, layer, scale).transpose(0, 1)
+
+
+def _joined(blocks: Sequence[PrefixBlock], device: torch.device) -> list[PrefixBlock]:
+    """Join blocks whose queries and keys lie one behind the other."""
+    runs: list[list[PrefixBlock]] = []
+    for block in blocks:
+        last = runs[-1][-1] if runs else block
+        if (last.prefix, last.stop, last.last) == (block.prefix, block.start, block.first):
+            runs[-1].append(block)
+        else:
+            runs.append([block])
+    return [
+        PrefixBlock(run[0].start, run[-1].stop, run[0].prefix, run[0].first, run[-1].last,
+                    segments_of([block.stop - block.start for block in run],
+                                [block.last - block.first for block in run], device))
+        for run in runs
+    ]  # fmt: skip
 
 
 def stacks_of(spans: Sequence[tuple[int, int]], device: torch.device) -> list[Stack]:
@@ -168,19 +200,25 @@ class _Merged(torch.autograd.Function):
     def forward(
         ctx: Any, kernel: Kernel, tree: Pass, layer: int, scale: float, q: Tensor, *sources: Tensor
     ) -> Tensor:
-        out = torch.empty_like(q)
-        lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
-        for stack in tree.stacks:
-            out_i, lse_i = kernel.forward(_stacked(stack, q, *sources[:2]), True, scale)
-            stack.put(out, out_i)
-            stack.put(lse, lse_i)
+        tree.arrange(kernel, q.device)
+        own = (q, sources[0], sources[1])
+        if tree.segments is not None:
+            out, lse = kernel.forward(own, True, scale, tree.segments)
+        else:
+            out = torch.empty_like(q)
+            lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
+            for stack in tree.stacks:
+                out_i, lse_i = kernel.forward(_stacked(stack, *own), True, scale)
+                stack.put(out, out_i)
+                stack.put(lse, lse_i)
         for block in tree.blocks:
-            queries = slice(block.start, block.stop)
-            k, v = _seen(block, sources)
-            out_i, lse_i = kernel.forward((_fold(q[:, queries], k), k, v), False, scale)
-            out[:, queries], lse[:, queries] = merge(
-                (out[:, queries], lse[:, queries]), (_unfolded(out_i, q), _unfolded(lse_i, q))
-            )
+            queries, (k, v) = slice(block.start, block.stop), _seen(block, sources)
+            q_i, merged = q[:, queries], (out[:, queries], lse[:, queries])
+            found = kernel.forward((q_i, k, v), False, scale, block.segments)
+            if q_i.shape == q.shape:
+                out, lse = merge(merged, found)
+            else:
+                out[:, queries], lse[:, queries] = merge(merged, found)
         ctx.kernel, ctx.tree, ctx.layer, ctx.scale = kernel, tree, layer, scale
         ctx.save_for_backward(q, out, lse, *sources)
         return out
@@ -189,33 +227,35 @@ class _Merged(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (grad,) = grads
         q, out, lse, *sources = ctx.saved_tensors
-        dq, dk, dv = (torch.empty_like(x) for x in (q, *sources[:2]))
+        own = (q, sources[0], sources[1])
+        if ctx.tree.segments is not None:
+            dq, dk, dv = ctx.kernel.backward(
+                grad, own, (out, lse), True, ctx.scale, ctx.tree.segments
+            )
+        else:
+            dq, dk, dv = (torch.empty_like(x) for x in own)
         for stack in ctx.tree.stacks:
             grad_i = stack.rows(grad)
             if stack.empty.numel():  # so that an empty place changes no key
-                grad_i.unflatten(0, (len(q), -1)).flatten(1, 2)[:, stack.empty] = 0
-            dq_i, *own = ctx.kernel.backward(
-                grad_i,
-                _stacked(stack, q, *sources[:2]),
-                (stack.rows(out), stack.rows(lse)),
-                True,
-                ctx.scale,
-            )
+                grad_i.unflatten(0, (len(q), -1)).flatten(1, 2).index_fill_(1, stack.empty, 0)
+            stacked, merged = _stacked(stack, *own), (stack.rows(out), stack.rows(lse))
+            dq_i, *others = ctx.kernel.backward(grad_i, stacked, merged, True, ctx.scale, None)
             stack.put(dq, dq_i)
-            for target, gradient in zip((dk, dv), own, strict=True):
+            for target, gradient in zip((dk, dv), others, strict=True):
                 stack.put(target, _summed(gradient, len(target), len(q)))
         shared = [x for prefix in ctx.tree.accumulators for x in prefix[ctx.layer]]
         found = shared or [torch.zeros_like(source) for source in sources[2:]]
         for block in ctx.tree.blocks:
             queries, keys = slice(block.start, block.stop), slice(block.first, block.last)
             k, v = _seen(block, sources)
-            grad_i, q_i, out_i, lse_i = (_fold(x[:, queries], k) for x in (grad, q, out, lse))
+            grad_i, q_i, *merged = (x[:, queries] for x in (grad, q, out, lse))
             dq_i, dk_i, dv_i = ctx.kernel.backward(
-                grad_i, (q_i, k, v), (out_i, lse_i), False, ctx.scale
+                grad_i, (q_i, k, v), merged, False, ctx.scale, block.segments
             )
-            dq[:, queries] += _unfolded(dq_i, q)
-            found[2 * block.prefix][:, keys] += dk_i
-            found[2 * block.prefix + 1][:, keys] += dv_i
+            # Not +=, which would then write the sum to itself.
+            dq[:, queries].add_(dq_i)
+            found[2 * block.prefix][:, keys].add_(dk_i)
+            found[2 * block.prefix + 1][:, keys].add_(dv_i)
         returned = [None] * len(found) if shared else found
         return None, None, None, None, dq, dk, dv, *returned
 
@@ -248,16 +288,6 @@ def _seen(block: PrefixBlock, sources: Sequence[Tensor]) -> tuple[Tensor, Tensor
     return k, v
 
 
-def _fold(x: Tensor, k: Tensor) -> Tensor:
-    """Fold [H, N, ...] to [heads of k, H / heads of k * N, ...]."""
-    return x.reshape(k.shape[0], -1, *x.shape[2:])
-
-
-def _unfolded(x: Tensor, q: Tensor) -> Tensor:
-    """Unfold to the heads of q."""
-    return x.reshape(q.shape[0], -1, *x.shape[2:])
-
-
 def attend(
     q: Tensor, own: KeysValues, tree: Pass, layer: int, scale: float, kernel: Kernel | None = None
 ) -> Tensor:
@@ -282,7 +312,9 @@ def _tree_attention(
     size]."""
     if tree is None or attention_mask is not None or dropout:
         raise ValueError(f"{NAME} wants a tree, no mask and no dropout")
-    return tree.attend(module.layer_idx, query[0], key[0], value[0], scaling)[None], None
+    # Not by index, whose gradient is a copy among zeros.
+    q, k, v = (x.squeeze(0) for x in (query, key, value))
+    return tree.attend(module.layer_idx, q, k, v, scaling)[None], None
 
 
 AttentionInterface.register(NAME, _tree_attention)

@@ -2,11 +2,11 @@
 
 Behind shared prefixes, rows are packed, one token a row, as the learner packs its texts; they join
 and leave at any step and may differ in length. A step's queries attend to the template in one call,
-to their prompt in one call for each prompt, and to their own tokens in one call, and these are
-merged as in :mod:`flowright.policy.prefix.attention`. A prompt with a single row is not shared: it
-is written before the row's own tokens, and one call attends to both. Keys and values of template
-and prompts stay as the prefill left them; those of the completions are in one tensor, with a place
-for each row.
+to their prompt in one call for each prompt (on a GPU for all), and to their own tokens in one call,
+and these are merged as in :mod:`flowright.policy.prefix.attention`. A prompt with a single row is
+not shared: it is written before the row's own tokens, and one call attends to both. Keys and values
+of template and prompts stay as the prefill left them, on a GPU prompts one behind the other; those
+of the completions are in one tensor, with a place for each row.
 """
 
 import inspect
@@ -21,7 +21,7 @@ from transformers import DynamicCache
 from flowright.policy.layout import packs_of, to_device
 from flowright.policy.model import Policy
 from flowright.policy.prefix.attention import KeysValues, merge
-from flowright.policy.prefix.kernels import Attended, Kernel, kernel_for
+from flowright.policy.prefix.kernels import Attended, Kernel, Segments, kernel_for, segments_of
 from flowright.policy.prefix.tree import Level, shared_length, tree_attention
 
 PREFILL_TOKENS = 1024
@@ -56,6 +56,8 @@ class SharedDecoding:
         self._begins = 0 if copied else template.length  # the position of a row's first place
         self._prompts: list[list[KeysValues]] = []
         self._owners: list[int] = []  # of each row, its prompt's place among these
+        self._packed: list[KeysValues] = []  # on a GPU, by layer: those of all prompts
+        self._segments: Segments | None = None
         self._room = room + (longest - self._begins if self._alone else 0)
         self._rows = rows
         self._own: Tensor | None = None  # [layers, keys and values, rows, kv heads, room, size]
@@ -78,6 +80,7 @@ class SharedDecoding:
             first = len(self._prompts)
             self._prompts += keys_values
             self._owners += [first + i for i in range(len(prompts)) for _ in range(self._n)]
+            self._packed, self._segments = [], None
         self._lengths += filled
         device = self._policy.device
         self._filled = torch.cat([self._filled, to_device(torch.tensor(filled), device)])
@@ -143,16 +146,25 @@ class SharedDecoding:
         """Keep only these rows, in this order, the rows of a prompt one behind the other. None may
         move to a place whose own row moves to a later one: their tokens move within the cache."""
         assert self._own is not None
-        for place, row in enumerate(rows):
-            if place != row:
+        device = self._filled.device
+        moved = [(place, row) for place, row in enumerate(rows) if place != row]
+        if len(moved) > 2 * len(self._own):  # fewer calls by layer, each through a copy
+            longest = max(self._lengths[row] for _, row in moved)
+            to, at = to_device(torch.tensor(moved).T, device)
+            for own in self._own:
+                own[:, to, :, :longest] = own[:, at, :, :longest]
+        else:
+            for place, row in moved:
                 filled = self._lengths[row]
                 self._own[:, :, place, :, :filled] = self._own[:, :, row, :, :filled]
-        going = to_device(torch.tensor(rows, dtype=torch.long), self._filled.device)
+        going = to_device(torch.tensor(rows, dtype=torch.long), device)
         self._filled, self._positions = self._filled[going], self._positions[going]
         self._lengths = [self._lengths[row] for row in rows]
         if not self._alone:
             owners = [self._owners[row] for row in rows]
             still = sorted(set(owners))
+            self._packed = self._packed if len(still) == len(self._prompts) else []
+            self._segments = None
             self._prompts = [self._prompts[owner] for owner in still]
             self._owners = [still.index(owner) for owner in owners]
 
@@ -186,13 +198,31 @@ class SharedDecoding:
     def _attend_to_prompts(self, layer: int, queries: Tensor, scale: float) -> Attended:
         """Return each row's attention to its prompt: [kv heads, rows * times, size]."""
         times = queries.shape[1] // len(self._owners)
-        queries_P = queries.split([size * times for size in self._sizes], dim=1)
+        sizes = [size * times for size in self._sizes]
+        if self._kernel.packs:
+            if len(self._packed) == layer:
+                self._packed.append(self._pack(layer))
+            if self._segments is None:
+                lengths = [prompt[layer][0].shape[1] for prompt in self._prompts]
+                self._segments = segments_of(sizes, lengths, queries.device)
+            qkv = (queries, *self._packed[layer])
+            return self._kernel.forward(qkv, False, scale, self._segments)
+        queries_P = queries.split(sizes, dim=1)
         found = [
             self._kernel.forward((some, *prompt[layer]), False, scale)
             for some, prompt in zip(queries_P, self._prompts, strict=True)
         ]
         outs, lses = zip(*found, strict=True)
         return torch.cat(outs, dim=1), torch.cat(lses, dim=1)
+
+    def _pack(self, layer: int) -> KeysValues:
+        """Write the prompts' keys and values one behind the other; each one's are a part."""
+        k, v = (torch.cat(x, dim=1) for x in zip(*(p[layer] for p in self._prompts), strict=True))
+        stop = 0
+        for prompt in self._prompts:
+            start, stop = stop, stop + prompt[layer][0].shape[1]
+            prompt[layer] = (k[:, start:stop], v[:, start:stop])
+        return k, v
 
 
 @contextmanager

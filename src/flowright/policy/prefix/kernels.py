@@ -2,10 +2,13 @@
 operators of PyTorch's kernels or, for other tensors, by public operations.
 """
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+
+from flowright.policy.layout import to_device
 
 QKV = tuple[Tensor, Tensor, Tensor]
 """Queries [heads, queries, size], keys and values [heads, keys, size]; or their gradients."""
@@ -14,10 +17,34 @@ Attended = tuple[Tensor, Tensor]
 """Outputs [..., size] and the log-sum-exp of their scores [...], float32."""
 
 
-class Kernel(Protocol):
-    """Attention with its log-sum-exp, and its gradients from those of a ``merged`` softmax."""
+class Segments(NamedTuple):
+    """Offsets of texts that lie one behind the other, int32 [texts + 1] each, and the longest."""
 
-    def forward(self, qkv: QKV, causal: bool, scale: float) -> Attended: ...
+    queries: Tensor
+    keys: Tensor
+    most_queries: int
+    most_keys: int
+
+
+def segments_of(queries: Sequence[int], keys: Sequence[int], device: torch.device) -> Segments:
+    """Return the segments of texts with so many queries and keys each."""
+    ends = torch.tensor([[0, *queries], [0, *keys]]).cumsum(dim=1, dtype=torch.int32)
+    offsets = to_device(ends, device)
+    # With one query at most, the operator would take all texts to have one.
+    return Segments(offsets[0], offsets[1], max(2, *queries), max(keys))
+
+
+Parts = Segments | None
+
+
+class Kernel(Protocol):
+    """Attention with its log-sum-exp, and its gradients from those of a ``merged`` softmax. Keys
+    may have fewer heads, each shared by neighbours, if not causal. ``packs``: takes ``parts``,
+    which attend within themselves, and shared keys in any case."""
+
+    packs: bool
+
+    def forward(self, qkv: QKV, causal: bool, scale: float, parts: Parts = None) -> Attended: ...
 
     def rows(self, qkv: QKV, mask: Tensor | None, scale: float) -> Attended:
         """Attend with few queries each: [rows, heads, queries, size], keys and values [rows, heads,
@@ -25,28 +52,39 @@ class Kernel(Protocol):
         ...
 
     def backward(
-        self, grad: Tensor, qkv: QKV, merged: Attended, causal: bool, scale: float
+        self, grad: Tensor, qkv: QKV, merged: Attended, causal: bool, scale: float, parts: Parts
     ) -> QKV: ...
+
+
+def _fold(x: Tensor, k: Tensor) -> Tensor:
+    """Fold [H, N, ...] to [heads of k, H / heads of k * N, ...]."""
+    return x.reshape(k.shape[0], -1, *x.shape[2:])
 
 
 class PlainKernel:
     """Public operations, for any device and precision; holds all scores of a piece."""
 
-    def forward(self, qkv: QKV, causal: bool, scale: float) -> Attended:
+    packs = False
+
+    def forward(self, qkv: QKV, causal: bool, scale: float, parts: Parts = None) -> Attended:
         q, k, v = qkv
-        return _weighed(self._scores(q, k, causal, scale), v)
+        out, lse = _weighed(self._scores(_fold(q, k), k, causal, scale), v)
+        return out.reshape(q.shape), lse.reshape(q.shape[:-1])
 
     def rows(self, qkv: QKV, mask: Tensor | None, scale: float) -> Attended:
         q, k, v = qkv
         scores = self._scores(q, k, False, scale)
         return _weighed(scores if mask is None else scores + mask, v)
 
-    def backward(self, grad: Tensor, qkv: QKV, merged: Attended, causal: bool, scale: float) -> QKV:
-        (q, k, v), (out, lse) = qkv, merged
+    def backward(
+        self, grad: Tensor, qkv: QKV, merged: Attended, causal: bool, scale: float, parts: Parts
+    ) -> QKV:
+        k, v = qkv[1:]
+        q, out, lse, folded = (_fold(x, k) for x in (qkv[0], *merged, grad))
         p = (self._scores(q, k, causal, scale) - lse[..., None]).exp()
-        rows = (grad.float() * out.float()).sum(dim=-1, keepdim=True)
-        ds = (p * ((grad @ v.mT).float() - rows) * scale).to(q.dtype)
-        return ds @ k, ds.mT @ q, p.to(grad.dtype).mT @ grad
+        rows = (folded.float() * out.float()).sum(dim=-1, keepdim=True)
+        ds = (p * ((folded @ v.mT).float() - rows) * scale).to(q.dtype)
+        return (ds @ k).reshape(grad.shape), ds.mT @ q, p.to(grad.dtype).mT @ folded
 
     def _scores(self, q: Tensor, k: Tensor, causal: bool, scale: float) -> Tensor:
         scores = (q @ k.mT).float() * scale
@@ -64,12 +102,14 @@ def _weighed(scores: Tensor, v: Tensor) -> Attended:
 class CpuFlashKernel:
     """PyTorch's own blocked kernel for the CPU, whose operators are private."""
 
-    def forward(self, qkv: QKV, causal: bool, scale: float) -> Attended:
+    packs = False
+
+    def forward(self, qkv: QKV, causal: bool, scale: float, parts: Parts = None) -> Attended:
         q, k, v = qkv
         out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            q[None], k[None], v[None], 0.0, causal, scale=scale
+            _fold(q, k)[None], k[None], v[None], 0.0, causal, scale=scale
         )
-        return out[0], lse[0]
+        return out[0].reshape(q.shape), lse[0].reshape(q.shape[:-1])
 
     def rows(self, qkv: QKV, mask: Tensor | None, scale: float) -> Attended:
         out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
@@ -77,15 +117,18 @@ class CpuFlashKernel:
         )
         return out, lse
 
-    def backward(self, grad: Tensor, qkv: QKV, merged: Attended, causal: bool, scale: float) -> QKV:
-        (q, k, v), (out, lse) = qkv, merged
+    def backward(
+        self, grad: Tensor, qkv: QKV, merged: Attended, causal: bool, scale: float, parts: Parts
+    ) -> QKV:
+        k, v = qkv[1:]
+        q, out, lse, folded = (_fold(x, k) for x in (qkv[0], *merged, grad))
         # The kernel lays its log-sum-exp out as [queries, heads] and reads it so.
         strided = lse.mT.contiguous().mT
         dq, dk, dv = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            grad[None], q[None], k[None], v[None], out[None], strided[None], 0.0, causal,
+            folded[None], q[None], k[None], v[None], out[None], strided[None], 0.0, causal,
             scale=scale,
         )  # fmt: skip
-        return dq[0], dk[0], dv[0]
+        return dq[0].reshape(grad.shape), dk[0], dv[0]
 
 
 class CudaFlashKernel:
@@ -93,15 +136,23 @@ class CudaFlashKernel:
     PyTorch's own ring attention merges pieces with. The tests check its shapes, and
     ``benchmarks/gpu_step.py`` its numbers, on a GPU.
 
-    Heads go in as a batch: they are contiguous in memory, so nothing is copied.
+    Without ``parts`` heads go in as a batch: they are contiguous in memory, so nothing is copied.
     """
 
-    def forward(self, qkv: QKV, causal: bool, scale: float) -> Attended:
-        q, k, v = qkv
-        out, lse, *_ = torch.ops.aten._scaled_dot_product_flash_attention(
-            q[:, None], k[:, None], v[:, None], 0.0, causal, False, scale=scale
+    packs = True
+
+    def forward(self, qkv: QKV, causal: bool, scale: float, parts: Parts = None) -> Attended:
+        if parts is None:
+            q, k, v = (x[:, None] for x in qkv)
+            out, lse, *_ = torch.ops.aten._scaled_dot_product_flash_attention(
+                q, k, v, 0.0, causal, False, scale=scale
+            )
+            return out[:, 0], lse[:, 0]
+        q, k, v = (x.transpose(0, 1) for x in qkv)
+        out, lse, *_ = torch.ops.aten._flash_attention_forward(
+            q, k, v, *parts, 0.0, causal, False, scale=scale
         )
-        return out[:, 0], lse[:, 0]
+        return out.transpose(0, 1), lse
 
     def rows(self, qkv: QKV, mask: Tensor | None, scale: float) -> Attended:
         if mask is not None:  # which the operator does not take
@@ -110,16 +161,18 @@ class CudaFlashKernel:
         out, lse = self.forward((q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)), False, scale)
         return out.reshape(q.shape), lse.reshape(q.shape[:-1])
 
-    def backward(self, grad: Tensor, qkv: QKV, merged: Attended, causal: bool, scale: float) -> QKV:
-        (q, k, v), (out, lse) = qkv, merged
-        unused = q.new_empty(0)  # where the random state would be, had we dropout
-        dq, dk, dv = torch.ops.aten._scaled_dot_product_flash_attention_backward(
+    def backward(
+        self, grad: Tensor, qkv: QKV, merged: Attended, causal: bool, scale: float, parts: Parts
+    ) -> QKV:
+        assert parts is not None
+        out, lse = merged
+        unused = grad.new_empty(0)  # where the random state would be, had we dropout
+        grad, q, k, v, out = (x.transpose(0, 1) for x in (grad, *qkv, out))
+        dq, dk, dv = torch.ops.aten._flash_attention_backward(
             # The kernel reads the log-sum-exp as if it were contiguous, and does not check.
-            grad[:, None], q[:, None], k[:, None], v[:, None], out[:, None],
-            lse.contiguous()[:, None], None, None, q.shape[1], k.shape[1], 0.0, causal,
-            unused, unused, scale=scale,
+            grad, q, k, v, out, lse.contiguous(), *parts, 0.0, causal, unused, unused, scale=scale,
         )  # fmt: skip
-        return dq[:, 0], dk[:, 0], dv[:, 0]
+        return dq.transpose(0, 1), dk.transpose(0, 1), dv.transpose(0, 1)
 
 
 def kernel_for(q: Tensor) -> Kernel:

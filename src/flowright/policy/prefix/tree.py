@@ -20,7 +20,7 @@ from torch import Tensor
 
 from flowright.policy.layout import lay_out, packs_of, to_device, use
 from flowright.policy.model import Policy
-from flowright.policy.prefix.attention import NAME, KeysValues, Pass, PrefixBlock, stacks_of
+from flowright.policy.prefix.attention import NAME, KeysValues, Pass, PrefixBlock
 
 SHORTEST_TEMPLATE = 16
 """Tokens; a beginning that fewer share is left with the prompts."""
@@ -153,9 +153,7 @@ def _forward(
         level = level.above
     prefixes = [level.keys_values for level in levels]
     accumulators = [level.accumulators for level in levels]
-    tree = Pass(
-        stacks_of(spans, policy.device), blocks, prefixes, accumulators if all(accumulators) else ()
-    )
+    tree = Pass(spans, blocks, prefixes, accumulators if all(accumulators) else ())
     hidden = policy.causal_lm.model(
         input_ids=to_device(ids, policy.device),
         position_ids=to_device(positions[None], policy.device),
