@@ -7,6 +7,7 @@ from itertools import chain, pairwise
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -14,7 +15,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_, get_total_norm
 
 from flowright.policy.model import Peers, Policy
-from flowright.policy.tuning import FullTuning, local, whole
+from flowright.policy.tuning import FullTuning, local
 
 
 def shard(policy: Policy, device: torch.device, gpus: int, processes: int, peers: Peers) -> Policy:
@@ -91,8 +92,13 @@ def clip_gradients(parameters: Sequence[Tensor], max_norm: float) -> float:
     kinds = [[p for p in parameters if isinstance(p, DTensor) == is_split] for is_split in (0, 1)]
     if not kinds[1]:
         return float(clip_grad_norm_(parameters, max_norm))
-    norms = [get_total_norm([p.grad for p in some if p.grad is not None]) for some in kinds]
-    total = torch.stack([whole(norm).cpu() for norm in norms]).norm()
+    grads = [[local(p.grad) for p in some if p.grad is not None] for some in kinds]
+    own, part = (get_total_norm(some).square().cpu() for some in grads)
+    first: Any = kinds[1][0]
+    mesh = first.device_mesh
+    part = part.to(mesh.device_type)
+    dist.all_reduce(part, group=mesh.get_group())
+    total = (own + part.cpu()).sqrt()
     for some in kinds:
         clip_grads_with_norm_(some, max_norm, total)
     return float(total)

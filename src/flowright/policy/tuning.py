@@ -304,31 +304,24 @@ class FullTuning:
     def decoding(self, trained: bool = True) -> Iterator[None]:
         """Cast once instead of for each token. Gathered weights are moved to the device meanwhile,
         and FSDP's hooks are out of the way, as the other processes may decode less."""
-        if self._is_split:
-            parts: list[Any] = [m for m in self.model.modules() if isinstance(m, FSDPModule)]
-            hooks = [(part._forward_pre_hooks, part._forward_hooks) for part in parts]
-            device = self.model.device
-            try:
-                for part in parts:
-                    part._forward_pre_hooks, part._forward_hooks = {}, {}
-                for name, tensor in self._whole_weights[trained].items():
-                    self._weights[name][0].instead = tensor.to(device)
-                yield
-            finally:
-                for part, (before, behind) in zip(parts, hooks, strict=True):
-                    part._forward_pre_hooks, part._forward_hooks = before, behind
-                self._use_trained()
-            return
-        if not trained:
+        if not trained and not self._is_split:
             with self.reference():
                 yield
             return
+        parts: list[Any] = [m for m in self.model.modules() if isinstance(m, FSDPModule)]
+        hooks = [(part._forward_pre_hooks, part._forward_hooks) for part in parts]
         try:
+            for part in parts:
+                part._forward_pre_hooks, part._forward_hooks = {}, {}
             with torch.no_grad():
-                for weight in self._weights.values():
-                    weight[0].instead = weight[0](weight.original).detach()
+                for name, weight in self._weights.items():
+                    own = None if self._is_split else weight[0](weight.original).detach()
+                    found = self._whole_weights[trained][name] if own is None else own
+                    weight[0].instead = found.to(self.model.device)
             yield
         finally:
+            for part, (before, behind) in zip(parts, hooks, strict=True):
+                part._forward_pre_hooks, part._forward_hooks = before, behind
             self._use_trained()
 
     def _use_trained(self) -> None:
@@ -402,7 +395,8 @@ def whole(tree: Any, keep: bool = True) -> Any:
     if isinstance(tree, Mapping):
         return {name: whole(part, keep) for name, part in tree.items()}
     if isinstance(tree, DTensor):
-        gathered = tree.full_tensor()
+        moved: Any = tree.to(tree.device_mesh.device_type)  # an offloaded one is in main memory
+        gathered = moved.full_tensor()
         return gathered.cpu() if keep else None
     return tree
 
