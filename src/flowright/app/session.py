@@ -32,6 +32,7 @@ from flowright.core.files import write_json
 from flowright.data.mixture import Mixture
 from flowright.data.task import Task
 from flowright.environments.base import Environment, TaskSets
+from flowright.environments.remote import with_workers
 from flowright.environments.rollout import Rollout
 from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, Measure
 from flowright.evaluation.evaluator import (
@@ -160,7 +161,9 @@ async def _reporter(
 
 
 async def _run(start: Start, run: RunDirectory | Follower, console: Console, ranks: Ranks) -> int:
-    config, environment, tasks = start.config, start.environment, start.tasks
+    environment = with_workers(start.environment, start.config.rollout, partial(say, console))
+    start = replace(start, environment=environment)
+    config, tasks = start.config, start.tasks
     await check_samplers(config)
     async with AsyncExitStack() as opened:
         await opened.enter_async_context(environment.open([*tasks.train, *tasks.val]))
@@ -338,7 +341,8 @@ async def run_evaluation(evaluation: Evaluation, console: Console) -> Comparison
     On the validation set; or on other problems, with the best baselines chosen on validation. In
     one process, which has the whole policy, sharded in training or not.
     """
-    given, environment, tasks = evaluation.config, evaluation.environment, evaluation.tasks
+    given, tasks = evaluation.config, evaluation.tasks
+    environment = with_workers(evaluation.environment, given.rollout, partial(say, console))
     config = resolved(given, choose_device(given.policy).type, environment)
     async with AsyncExitStack() as opened:
         opened.enter_context(on_signal(evaluation.ledger.summary))

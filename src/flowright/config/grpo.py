@@ -274,6 +274,17 @@ class PipelineSection(Section):
         return self.model_copy(update={"max_staleness": staleness})
 
 
+class RolloutSection(Section):
+    """Rollout workers; see docs/running_on_gpus.md."""
+
+    workers: NonNegative = 0
+    """Processes that roll out for each rank; 0: its own."""
+    episodes_per_worker: Positive = 256
+    """Attempts at a worker at once."""
+    timeout_seconds: PositiveFloat = 3600
+    """Limit of a group's rollout, after which its worker is replaced."""
+
+
 class RaySection(Section):
     """`flowright train --ray`: workers on a Ray cluster; see docs/running_on_gpus.md."""
 

@@ -6,7 +6,13 @@ from typing import Annotated, ClassVar, Self, TypeVar
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from flowright.config.grpo import OBJECTIVES, GrpoSection, PipelineSection, RaySection
+from flowright.config.grpo import (
+    OBJECTIVES,
+    GrpoSection,
+    PipelineSection,
+    RaySection,
+    RolloutSection,
+)
 from flowright.config.judge import (
     MOST_LISTED,
     JudgeSection,
@@ -140,6 +146,7 @@ class Config(Section):
     policy: PolicySection = PolicySection()
     grpo: GrpoSection = GrpoSection()
     pipeline: PipelineSection = PipelineSection()
+    rollout: RolloutSection = RolloutSection()
     ray: RaySection = RaySection()
     reward: RewardSection = RewardSection()
     llm: LlmSection = LlmSection()
@@ -221,6 +228,15 @@ class Config(Section):
         if size < 2 or (method == "list" and size > MOST_LISTED):
             most = f" and at most {MOST_LISTED}" if method == "list" else ""
             raise ValueError(f"grpo.group_size: {size}; judge.group needs at least 2{most}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_workers_fit_judge(self) -> "Config":
+        if self.rollout.workers and self.judge.low_agreement == "rules":
+            raise ValueError(
+                "rollout.workers: judge.low_agreement: rules compares all groups of a step, and a "
+                "worker sees one; set it to stop or warn, or workers: 0"
+            )
         return self
 
     @model_validator(mode="after")

@@ -6,6 +6,7 @@ configuration names one (``environment: workflow``, or ``package.module:Class`` 
 see docs/extending.md.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Any, ClassVar
 
 from flowright.config.llm import SIMULATED
 from flowright.config.root import Config as RunConfig, EnvironmentSection
-from flowright.core.errors import ConfigError
+from flowright.core.errors import ConfigError, FailureError, Reason
 from flowright.data.contamination import TrainedOn
 from flowright.data.task import Task
 from flowright.environments.display import Display, name_environment
@@ -25,6 +26,7 @@ from flowright.judging.verdict import Judge, JudgeQuery
 from flowright.llm.chat import Message
 from flowright.llm.counters import Counters
 from flowright.policy.sampling import Prompt, Tokenizer, render
+from flowright.sandbox import SandboxStatus
 
 TokenCount = Callable[[Sequence[Message]], int]
 """Tokens of messages in a chat template, with what begins the reply. Raises DataError for messages
@@ -71,6 +73,19 @@ class TrainingConversation:
 
 
 @dataclass(frozen=True, slots=True)
+class Parts:
+    """Facts on the open parts of an environment, for its screens and metrics. ``simulated``: one
+    is a stand-in. ``notes``: the judge's. ``sandbox``: None without one."""
+
+    simulated: bool = False
+    notes: tuple[str, ...] = ()
+    sandbox: SandboxStatus | None = None
+
+    def metrics(self) -> dict[str, float]:
+        return {} if self.sandbox is None else self.sandbox.metrics()
+
+
+@dataclass(frozen=True, slots=True)
 class Scaffold:
     """A prompt that an attempt is sampled from and not trained on. ``share`` is the share of the
     task's criteria that it shows, for the metric ``rollout/scaffold_share``; None without one."""
@@ -84,7 +99,10 @@ SIMULATED_BY_ADDRESS = "SIMULATED: a simulated server is asked; its numbers are 
 
 class Environment:
     """Base of every environment. Only :meth:`tasks` and :meth:`rollout` have no default. Made from
-    the configuration alone; :meth:`open` opens what costs time or may fail."""
+    the configuration alone; :meth:`open` opens what costs time or may fail. With
+    ``rollout.workers`` it is made and opened in other processes, too: :meth:`respond`,
+    :meth:`rollout`, :meth:`parts`, :meth:`counters`, :meth:`state` and :meth:`restore` are called
+    there, all other methods here, where it is not open."""
 
     Config: ClassVar[type[EnvironmentSection]] = EnvironmentSection
     """Section of its own keys, at the root of a configuration under ``Config.key``."""
@@ -190,6 +208,19 @@ class Environment:
         the last turn, too: that answer is only recorded. A function of the episode, as one that was
         interrupted is played again from its task. An exception leaves the attempt unscored."""
         return None
+
+    async def answer_in_time(self, episode: Episode) -> Observation | None:
+        """Return the answer of :meth:`respond`. Raises FailureError after ``respond_seconds``."""
+        limit = asyncio.timeout(self.respond_seconds)
+        try:
+            async with limit:
+                return await self.respond(episode)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise FailureError(
+                Reason.INTERNAL, f"respond: no answer in {self.respond_seconds:g} s"
+            ) from None
 
     @asynccontextmanager
     async def open(self, tasks: Sequence[Task]) -> AsyncIterator[None]:
@@ -322,6 +353,19 @@ class Environment:
         """Restore what :meth:`state` returned; the environment is open and has rolled out
         nothing."""
 
+    async def memory(self, without: Sequence[str] = ()) -> Any:
+        """Return :meth:`state`, of all workers where there are some."""
+        return self.state(without)
+
+    def remember(self, memory: Any) -> None:
+        """Restore a :meth:`memory`, also one of another number of workers."""
+        for state in states_of(memory):
+            self.restore(state)
+
+    def parts(self) -> Parts:
+        """Return facts on the parts of an open environment."""
+        return Parts()
+
     def about(self) -> Mapping[str, Any]:
         """Return the fields of ``state.json`` on an open environment, for the heads of screens. A
         list ``warnings`` is shown on all of them."""
@@ -351,6 +395,16 @@ class Environment:
         """Return the checks of a dry run by name: each returns a line on its findings or raises
         UserError."""
         return ()
+
+
+OF_WORKERS = "of_workers"
+"""The key of a memory that has the states of several workers."""
+
+
+def states_of(memory: Any) -> list[Any]:
+    """Return the states in a memory: one, or one for each worker."""
+    several = isinstance(memory, dict) and memory.keys() == {OF_WORKERS}
+    return list(memory[OF_WORKERS]) if several else [memory]
 
 
 def make_environment(config: RunConfig) -> Environment:

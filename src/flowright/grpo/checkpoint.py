@@ -87,7 +87,7 @@ class Saves:
 
     async def save(self, step: int) -> None:
         """Save everything that the next step depends on. Raises RunError (a full disk)."""
-        shares = await self.ranks.all_gather(self.source.state(step))
+        shares = await self.ranks.all_gather(await self.source.state(step))
         everywhere = [n for n in shares[0].pending if all(n in share.pending for share in shares)]
         pending = {n: interleaved([share.pending[n] for share in shares]) for n in everywhere}
         remembered = [share.remembered for share in shares]

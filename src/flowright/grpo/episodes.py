@@ -7,7 +7,6 @@ with a sampler that takes requests one by one it is a single episode. A slow ans
 and answers are made while other sets decode.
 """
 
-import asyncio
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -155,15 +154,7 @@ class Player:
     async def _observation(self, episode: Episode) -> Observation | None:
         """Return the environment's answer, cut to its limit. Raises FailureError where there is
         none that the policy could be shown."""
-        limit = asyncio.timeout(self.environment.respond_seconds)
-        try:
-            async with limit:
-                observation = await self.environment.respond(episode)
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            seconds = self.environment.respond_seconds
-            raise FailureError(Reason.INTERNAL, f"respond: no answer in {seconds:g} s") from None
+        observation = await self.environment.answer_in_time(episode)
         if observation is None:
             return None
         if not isinstance(observation, Observation):

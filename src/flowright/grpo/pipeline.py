@@ -166,7 +166,7 @@ class BatchSource:
         """Return the requests to servers since the last call, as metrics ``servers/*``."""
         return {}
 
-    def state(self, step: int) -> SourceState:
+    async def state(self, step: int) -> SourceState:
         """Return this rank's state after ``step``, for a checkpoint."""
         return SourceState()
 
@@ -401,7 +401,7 @@ class Pipeline(BatchSource):
         self._seconds["time/rollout"] += waited
         return batch
 
-    def state(self, step: int) -> SourceState:
+    async def state(self, step: int) -> SourceState:
         """Samples that are trained on after ``step``, since a later policy would draw others; and
         what the environment remembers but for those, which are rolled out again."""
         at, taken = self._taken
@@ -415,7 +415,7 @@ class Pipeline(BatchSource):
             if number >= first
         }
         keys = [f"{self._key(str(number), place)}/" for number, place in waiting]
-        return SourceState(pending, self.environment.state(keys))
+        return SourceState(pending, await self.environment.memory(keys))
 
     def restore(self, state: SourceState) -> list[str]:
         """Take up this rank's share of the samples that still fit: same place, prompt and sampling,
@@ -426,7 +426,7 @@ class Pipeline(BatchSource):
         if shares:
             mine = shares[self._ranks.rank] if len(shares) == self._ranks.size else shares[0]
             if mine is not None:
-                self.environment.restore(mine)
+                self.environment.remember(mine)
         return [line for line in lines if line]
 
     def _take_up(self, number: int, pending_P: Sequence[WaitingSamples | None]) -> str:

@@ -5,7 +5,7 @@ those of a run.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from urllib.parse import urlsplit
@@ -86,6 +86,12 @@ class Counters:
     def role(self, name: str) -> RoleCounts:
         """Return the role's counts, to be added to."""
         return self._roles.setdefault(name, RoleCounts(name, self.outages))
+
+    def add(self, counts: Mapping[str, Mapping[str, float]]) -> None:
+        """Add the counts of :meth:`since` of another process."""
+        for role, some in counts.items():
+            for name, count in some.items():
+                self.role(role)[name] += count
 
     def since(self) -> dict[str, dict[str, float]]:
         """Return what was added since the last call of this method, by role and name."""

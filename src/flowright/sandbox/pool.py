@@ -36,6 +36,7 @@ from flowright.sandbox.reports import (
     Isolation,
     Limits,
     RunResult,
+    SandboxStatus,
     Status,
     TestReport,
     TestResult,
@@ -163,17 +164,9 @@ class Sandbox:
         """Executions under way; at most as many as there are workers."""
         return self._turns.taken
 
-    def metrics(self) -> dict[str, float]:
-        """For a run's metrics: what is in force, how many executions were tried again and how many
-        got more time because the machine was busy."""
-        isolation = self.isolation
-        return {
-            "sandbox/sufficient": float(isolation.sufficient),
-            "sandbox/landlock": float(isolation.landlock),
-            "sandbox/namespaces": float(isolation.namespaces),
-            "sandbox/retried": float(self.retried),
-            "sandbox/prolonged": float(self.prolonged),
-        }
+    @property
+    def status(self) -> SandboxStatus:
+        return SandboxStatus(self.isolation, self.retried, self.prolonged)
 
     async def __aenter__(self) -> Self:
         if sys.platform != "linux":

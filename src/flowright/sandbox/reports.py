@@ -127,6 +127,25 @@ class Isolation:
         return text if self.sufficient else f"WEAKER THAN REQUIRED: {text}"
 
 
+@dataclass(frozen=True, slots=True)
+class SandboxStatus:
+    """The isolation of a sandbox, how many executions were tried again, and how many got more time
+    because the machine was busy."""
+
+    isolation: Isolation
+    retried: int = 0
+    prolonged: int = 0
+
+    def metrics(self) -> dict[str, float]:
+        return {
+            "sandbox/sufficient": float(self.isolation.sufficient),
+            "sandbox/landlock": float(self.isolation.landlock),
+            "sandbox/namespaces": float(self.isolation.namespaces),
+            "sandbox/retried": float(self.retried),
+            "sandbox/prolonged": float(self.prolonged),
+        }
+
+
 _MEMORY_EXIT = 86  # see inside/solution.py
 _SIGKILL = -9
 _SPENT = 0.9  # of the CPU limit: the timer's clock and the final account differ a little

@@ -21,6 +21,7 @@ from flowright.environments.base import (
     SIMULATED_BY_ADDRESS,
     Baseline,
     Demonstration,
+    Parts,
     Scaffold,
     TaskSets,
     TokenCount,
@@ -153,8 +154,7 @@ class InstructionsEnvironment(RowEnvironment[InstructionsSection]):
         return await with_terms(self._open.terms, groups, rollouts, term_sample)
 
     def summarise(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
-        sandbox = self._open.sandbox
-        own = sandbox.metrics() if sandbox is not None else {}
+        own = self.parts().metrics()
         return outcome_metrics(rollouts) | instruction_metrics(rollouts) | own
 
     @property
@@ -207,8 +207,7 @@ class InstructionsEnvironment(RowEnvironment[InstructionsSection]):
 
     @property
     def simulated(self) -> bool:
-        judge = self._open.judge
-        return SIMULATED in self.config.models or (judge is not None and judge.simulated)
+        return SIMULATED in self.config.models or self.parts().simulated
 
     def models(self) -> Mapping[str, Sequence[str]]:
         """No executor is asked, and a judge unless checkers decide."""
@@ -229,8 +228,12 @@ class InstructionsEnvironment(RowEnvironment[InstructionsSection]):
     def restore(self, state: Any) -> None:
         self._open.restore(state)
 
+    def parts(self) -> Parts:
+        judge, sandbox = self._open.judge, self._open.sandbox
+        return Parts(judge is not None and judge.simulated, (), sandbox and sandbox.status)
+
     def about(self) -> Mapping[str, Any]:
-        sandbox = self._open.sandbox
+        sandbox = self.parts().sandbox
         about: dict[str, Any] = {**super().about(), "reward": self._reward, "warnings": []}
         if self._asks_judge:
             about["judge"] = ", ".join(self.config.judge_names)
@@ -246,8 +249,8 @@ class InstructionsEnvironment(RowEnvironment[InstructionsSection]):
         lines = [f"reward    {self._reward}"]
         if self._asks_judge:
             lines[0] += f"    judge  {', '.join(self.config.judge_names)}"
-        if self._open.sandbox is not None:
-            lines.append(f"sandbox   {self._open.sandbox.isolation}")
+        if sandbox := self.parts().sandbox:
+            lines.append(f"sandbox   {sandbox.isolation}")
         if self.simulated:
             lines.append(self.simulated_note() or SIMULATED_BY_ADDRESS)
         return lines

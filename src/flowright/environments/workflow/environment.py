@@ -22,6 +22,7 @@ from flowright.environments.base import (
     Baseline,
     Demonstration,
     Environment,
+    Parts,
     TaskSets,
 )
 from flowright.environments.episode import Episode, Observation
@@ -56,7 +57,7 @@ from flowright.judging.prompts import wording_hash
 from flowright.judging.verdict import Judge, JudgeQuery
 from flowright.llm.chat import Message
 from flowright.llm.counters import Counters
-from flowright.sandbox import Limits, Sandbox
+from flowright.sandbox import Isolation, Limits, Sandbox
 from flowright.simulation.classes import problem_class, resize
 from flowright.simulation.large_models import OpenModels, open_models
 from flowright.workflows.executor import Executor
@@ -208,7 +209,7 @@ class WorkflowEnvironment(Environment):
         return await self._rollouts.rollout(groups)
 
     def summarise(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
-        return workflow_metrics(rollouts) | self._sandbox.metrics()
+        return workflow_metrics(rollouts) | self.parts().metrics()
 
     def mix(self, rollouts: Sequence[Rollout]) -> dict[str, dict[str, float]]:
         return operator_mix(rollouts)
@@ -319,8 +320,7 @@ class WorkflowEnvironment(Environment):
 
     @property
     def simulated(self) -> bool:
-        known = SIMULATED in self.config.models
-        return known or self._models.simulated or self._judge.simulated
+        return SIMULATED in self.config.models or self.parts().simulated
 
     def models(self) -> Mapping[str, Sequence[str]]:
         return {
@@ -338,8 +338,18 @@ class WorkflowEnvironment(Environment):
     def restore(self, state: Any) -> None:
         self._judge.restore(state)
 
+    def parts(self) -> Parts:
+        simulated = self._models.simulated or self._judge.simulated
+        return Parts(simulated, self._judge.notes, self._sandbox.status)
+
+    @property
+    def _isolation(self) -> Isolation:
+        sandbox = self.parts().sandbox
+        assert sandbox is not None
+        return sandbox.isolation
+
     def about(self) -> Mapping[str, Any]:
-        config, isolation = self.config, self._sandbox.isolation
+        config, isolation = self.config, self._isolation
         weaker = [f"WEAKER ISOLATION than required: {isolation}"]
         about = {
             "executor": config.aflow_executor_model,
@@ -355,11 +365,11 @@ class WorkflowEnvironment(Environment):
         config = self.config
         lines = [
             f"executor  {config.aflow_executor_model}    judge  {config.judge_names[0]}",
-            f"sandbox   {self._sandbox.isolation}",
+            f"sandbox   {self._isolation}",
         ]
         if config.reward.has_terms:
             lines.append(f"reward    {config.reward.formula}")
-        lines += [f"judge's note: {note}" for note in self._judge.notes]
+        lines += [f"judge's note: {note}" for note in self.parts().notes]
         if config.judge.panel:
             lines.append(f"panel     {', '.join(config.judge.panel)} ({config.judge.combine})")
         for name in sorted(set(config.judge_names)):

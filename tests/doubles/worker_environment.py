@@ -1,0 +1,94 @@
+"""An environment of what befalls a worker, by the name `worker_environment:Fated`."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from flowright.config.root import Config
+from flowright.core.errors import ConfigError, UserError
+from flowright.data.task import Task
+from flowright.environments.base import Environment, TaskSets
+from flowright.environments.episode import Episode, Observation
+from flowright.environments.rollout import Reward, Rollout
+from flowright.llm.counters import Counters
+
+TASKS = [Task(f"t{i}", "word", "words", f"Say it, {i % 6}.", "y") for i in range(8)]
+"""Tasks of six problems: two of them stand twice."""
+
+
+class Fated(Environment):
+    """A completion is what happens while it is rolled out: ``kill``, ``stop`` (by signals) or
+    ``hang``, the first time that the folder ``run.output_dir`` sees it; ``always_kill`` every
+    time; ``wait``; ``lambda``, a rollout that cannot be sent. ``judge.model`` is what happens while
+    it is made or opened. A problem is known from its first rollout on, which is what it remembers,
+    and the reward is 1 for a known one."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self._folder = config.run.output_dir
+        self._known: dict[str, str] = {}
+        self._counters = Counters(["http://127.0.0.1:1/v1"])
+        if config.judge.model == "refuse" and not self._first("made"):
+            raise ConfigError("judge.model: not in a worker")
+
+    @asynccontextmanager
+    async def open(self, tasks: Sequence[Task]) -> AsyncIterator[None]:
+        if self.config.judge.model == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.config.judge.model == "once" and not self._first("opened"):
+            raise UserError("its server is down")
+        assert [*tasks] == TASKS
+        yield
+
+    def tasks(self) -> TaskSets:
+        return TaskSets(TASKS, TASKS)
+
+    @property
+    def max_turns(self) -> int:
+        return 2
+
+    async def respond(self, episode: Episode) -> Observation | None:
+        await self._befall(episode.sample.text)
+        if episode.sample.text == "raise":
+            raise ValueError("no answer")
+        return Observation(f"after {len(episode.turns)}")
+
+    async def rollout(self, groups: Sequence[Sequence[Episode]]) -> list[list[Rollout]]:
+        return [[await self._one(episode) for episode in group] for group in groups]
+
+    async def _one(self, episode: Episode) -> Rollout:
+        self._counters.role("executor")["calls"] += 1
+        await self._befall(episode.sample.text)
+        asker = self._known.setdefault(episode.task.problem, episode.key)
+        value = float(asker != episode.key)
+        details = (lambda: None) if episode.sample.text == "lambda" else asker
+        return Rollout(episode.task, episode.sample, Reward(value, {"x": value}), details=details)
+
+    async def _befall(self, text: str) -> None:
+        if text == "always_kill" or (text == "kill" and self._first(text)):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if text == "stop" and self._first(text):
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if text == "hang" and self._first(text):
+            await asyncio.Event().wait()
+        await asyncio.sleep(0.2 if text == "wait" else 0)
+
+    def _first(self, name: str) -> bool:
+        try:
+            (Path(self._folder) / name).touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+    def counters(self) -> Sequence[Counters]:
+        return (self._counters,)
+
+    def state(self, without: Sequence[str] = ()) -> Any:
+        return [[p, k] for p, k in self._known.items() if not k.startswith(tuple(without))]
+
+    def restore(self, state: Any) -> None:
+        self._known |= dict(state)
