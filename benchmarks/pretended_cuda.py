@@ -234,12 +234,8 @@ class _Operators(TorchDispatchMode):
             for out in outs:
                 self._record.track(out)
             if not (arrives or func.is_view or name in _NO_KERNEL):
-                self._add(
-                    "kernel",
-                    name,
-                    self._flops(func, args, kwargs, found),
-                    _bytes(name, given, outs),
-                )
+                flops = self._flops(func, args, kwargs, found)
+                self._add("kernel", name, flops, _bytes(name, given, outs))
             if arrives:
                 self._record.contents[found.untyped_storage()._cdata] = given[0]
             if name == FLASH_BACKWARD:  # gradients of queries in float32, of keys for each head

@@ -3,6 +3,7 @@
 import gc
 import weakref
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -19,7 +20,7 @@ from flowright.grpo.batch import Group, Trained
 from flowright.grpo.learner import Learner
 from flowright.grpo.selfcheck import check_sampler, check_sharing
 from flowright.policy.prefix.attention import Pass, PrefixBlock, attend, stacks_of
-from flowright.policy.prefix.decoding import SharedDecoding
+from flowright.policy.prefix.decoding import SharedDecoding, shared_decoding
 from flowright.policy.prefix.kernels import (
     QKV,
     Attended,
@@ -46,6 +47,8 @@ class PackedKernel(CudaFlashKernel):
     """Computes what the operators of GPUs do for texts one behind the other, text by text."""
 
     def forward(self, qkv: QKV, causal: bool, scale: float, parts: Parts = None) -> Attended:
+        if parts is None:
+            return PlainKernel().forward(qkv, causal, scale)
         each = [PlainKernel().forward(one, causal, scale) for _, one in self._each(qkv, parts)]
         out, lse = zip(*each, strict=True)
         return torch.cat(out, dim=1), torch.cat(lse, dim=1)
@@ -61,6 +64,9 @@ class PackedKernel(CudaFlashKernel):
             found.append((dq, dk, dv))
         dq, dk, dv = (torch.cat(some, dim=1) for some in zip(*found, strict=True))
         return dq, dk, dv
+
+    def rows(self, qkv: QKV, mask: Tensor | None, scale: float) -> Attended:
+        return PlainKernel().rows(qkv, mask, scale)
 
     def _each(self, qkv: QKV, parts: Parts) -> list[tuple[slice, QKV]]:
         assert parts is not None
@@ -122,6 +128,37 @@ def test_it_is_attention_with_a_mask(
     wanted = torch.autograd.grad(expected, leaves, weights)
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+class DecodingOfGpus(SharedDecoding):
+    """Decodes with the kernel above, whatever would be chosen."""
+
+    @property
+    def _kernel(self) -> Kernel:
+        return PackedKernel()
+
+    @_kernel.setter
+    def _kernel(self, chosen: Kernel) -> None:
+        assert isinstance(chosen, CpuFlashKernel)
+
+
+def test_prompts_packed_for_one_call_are_attended_to_as_one_by_one() -> None:
+    """While rows end, the first prompt's all, and another prompt joins."""
+    policy = tiny_policy()
+    prompts = [[*range(50, 80), *range(90, 91 + length)] for length in (1, 5, 3)]
+    with torch.inference_mode(), shared_decoding(policy, prompts) as made:
+        assert isinstance(made, partial)
+        found = []
+        for kind in (SharedDecoding, DecodingOfGpus):
+            decoding = kind(*made.args, 2, 6, 8, 40)
+            logits = [decoding.join(prompts[:2]), decoding.step(torch.tensor([5, 6, 7, 8]))]
+            decoding.keep([1, 2, 3])
+            logits += [decoding.join(prompts[2:]), decoding.step(torch.tensor([9, 5, 6, 7, 8]))]
+            decoding.keep([1, 2, 3])
+            logits += [decoding.step(torch.tensor([5, 6, 7])) for _ in range(2)]
+            found.append(torch.cat(logits))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-4)
+    assert len(found[0]) == 4 + 4 + 2 + 5 + 3 + 3
 
 
 def test_texts_of_like_length_share_a_stack() -> None:
