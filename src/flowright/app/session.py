@@ -281,6 +281,7 @@ async def _compare(
             rows[name] = partial(_scored, name, trained, policy, source, config.grpo)
         else:
             sampler = local_sampler(config, policy, trained)
+            await sampler.refresh(0)  # of split weights all ranks gather what they decode with
             evaluator = make_evaluator(config, environment, policy)
             rows[name] = partial(evaluator.row, name, sampler, text=read)
     selection = selection_of(start.tasks, config)
