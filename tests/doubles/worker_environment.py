@@ -11,10 +11,12 @@ from typing import Any
 from flowright.config.root import Config
 from flowright.core.errors import ConfigError, UserError
 from flowright.data.task import Task
-from flowright.environments.base import Environment, TaskSets
+from flowright.environments.base import Environment, TaskSets, make_environment
 from flowright.environments.episode import Episode, Observation
+from flowright.environments.registry import make_config
 from flowright.environments.rollout import Reward, Rollout
 from flowright.llm.counters import Counters
+from flowright.policy.sampling import Sample
 
 TASKS = [Task(f"t{i}", "word", "words", f"Say it, {i % 6}.", "y") for i in range(8)]
 """Tasks of six problems: two of them stand twice."""
@@ -92,3 +94,24 @@ class Fated(Environment):
 
     def restore(self, state: Any) -> None:
         self._known |= dict(state)
+
+
+def fated(folder: Path, **judge: Any) -> Environment:
+    return make_environment(
+        make_config(environment="worker_environment:Fated", run={"output_dir": folder}, judge=judge)
+    )
+
+
+def groups_of(step: int, texts: dict[int, str] | None = None) -> list[list[Episode]]:
+    """Two attempts at each task; ``texts`` are those of first attempts by the task's number."""
+    found = []
+    for number, task in enumerate(TASKS):
+        shown = ((texts or {}).get(number, ""), "wait")
+        samples = [Sample((1,), (0.0,), text, "stop", 0) for text in shown]
+        key = f"0/{step}/{number}"
+        found.append([Episode.single(task, s, f"{key}/{n}") for n, s in enumerate(samples)])
+    return found
+
+
+def seen(rollouts: Sequence[Sequence[Rollout]]) -> list[list[tuple[Any, ...]]]:
+    return [[(r.task.id, r.reward.value, r.details) for r in group] for group in rollouts]

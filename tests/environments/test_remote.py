@@ -1,42 +1,16 @@
 """Rollouts in workers give what they give in the trainer's process, whatever befalls a worker."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from worker_environment import TASKS
+from worker_environment import TASKS, fated, groups_of, seen
 
 from flowright.config.grpo import RolloutSection
 from flowright.core.errors import ConfigError, Failure, FailureError, Reason, RunPaused
-from flowright.environments.base import Environment, make_environment
-from flowright.environments.episode import Episode
-from flowright.environments.registry import make_config
+from flowright.environments.base import Environment
 from flowright.environments.remote import with_workers
-from flowright.environments.rollout import Rollout
 from flowright.llm.counters import metrics_since
-from flowright.policy.sampling import Sample
-
-
-def fated(folder: Path, **judge: Any) -> Environment:
-    return make_environment(
-        make_config(environment="worker_environment:Fated", run={"output_dir": folder}, judge=judge)
-    )
-
-
-def groups_of(step: int, texts: dict[int, str] | None = None) -> list[list[Episode]]:
-    """Two attempts at each task; ``texts`` are those of first attempts by the task's number."""
-    found = []
-    for number, task in enumerate(TASKS):
-        shown = ((texts or {}).get(number, ""), "wait")
-        samples = [Sample((1,), (0.0,), text, "stop", 0) for text in shown]
-        key = f"0/{step}/{number}"
-        found.append([Episode.single(task, s, f"{key}/{n}") for n, s in enumerate(samples)])
-    return found
-
-
-def seen(rollouts: Sequence[Sequence[Rollout]]) -> list[list[tuple[Any, ...]]]:
-    return [[(r.task.id, r.reward.value, r.details) for r in group] for group in rollouts]
 
 
 async def played(

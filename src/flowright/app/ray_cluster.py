@@ -8,9 +8,10 @@ may go on with another number of workers, or without Ray.
 import logging
 import os
 import socket
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from flowright.config.root import Config
 from flowright.core.checkout import child_environment
 from flowright.core.errors import ConfigError, PeerLost, RunError, UserError
 from flowright.core.network_faults import network_fault
+from flowright.environments.worker import RolloutWorker, RolloutWorkerLost, WorkerReply
 
 HEAD_SECONDS = 5.0
 """Limit for the first contact with a cluster's head."""
@@ -90,16 +92,68 @@ def shortage(
 
 
 def _check_room(ray: Any, config: Config) -> None:
-    """Raise ConfigError if the cluster can never place the workers, and print a line if they wait
-    for others to end."""
+    """Raise ConfigError if the cluster can never place ranks and rollout workers, and print a line
+    if they wait for others to end."""
     wanted, workers = _resources(config), config.ray.workers
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     if lacks := shortage(nodes, wanted, workers):
         raise ConfigError(lacks)
+    rollout, cpus = config.rollout, sum(node.get("CPU", 0.0) for node in nodes)
+    left, count = cpus - workers * wanted["CPU"], workers * rollout.workers
+    if left < count * rollout.worker_cpus:
+        raise ConfigError(
+            f"--ray: {count} rollout workers of {rollout.worker_cpus} CPUs each are asked for, and "
+            f"the ranks leave {left:g} CPUs; add nodes, or lower rollout.workers or "
+            "rollout.worker_cpus"
+        )
     free = ray.available_resources()
     if short := [name for name, n in wanted.items() if free.get(name, 0.0) < n * workers]:
         left = (f"{free.get(n, 0.0):g} of {wanted[n] * workers:g} {n}s" for n in short)
         print(f"ray       waiting: {', '.join(left)} are free", flush=True)
+
+
+class _Actor(RolloutWorker):
+    """A rollout worker in the folder of the run."""
+
+    def __init__(self, folder: str) -> None:
+        os.chdir(folder)
+        super().__init__()
+
+
+class RayWorker:
+    """A :class:`flowright.environments.remote.WorkerProcess` on a node of the cluster."""
+
+    def __init__(self, ray: Any, cpus: int) -> None:
+        self._ray = ray
+        self._why = ""
+        options = {"num_cpus": cpus, "scheduling_strategy": "SPREAD", "max_restarts": 0}
+        self._actor = ray.remote(_Actor).options(**options).remote(str(Path.cwd()))
+
+    async def ask(self, method: str, *arguments: Any) -> WorkerReply:
+        try:
+            return await self._actor.ask.remote(method, *arguments)
+        except self._ray.exceptions.RayActorError as error:
+            raise RolloutWorkerLost(self._why or _first_line(error)) from None
+
+    def kill(self, why: str) -> None:
+        self._why = self._why or why
+        self._ray.kill(self._actor)
+
+    async def close(self) -> None:
+        self.kill("closed")
+
+
+def starter_on_ray(config: Config) -> Callable[[], Awaitable[RayWorker]] | None:
+    """Return the start of rollout workers in the cluster that this process is a part of; None where
+    it is of none."""
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return None
+
+    async def start() -> RayWorker:
+        return RayWorker(ray, config.rollout.worker_cpus)
+
+    return start
 
 
 def _not_installed(error: ImportError) -> ConfigError:

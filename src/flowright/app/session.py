@@ -22,6 +22,7 @@ from flowright.app.open_policies import (
     policy_in_turn,
 )
 from flowright.app.preflight_checks import Start, position_warnings
+from flowright.app.ray_cluster import starter_on_ray
 from flowright.app.terminal import StepProgress, introduce, note_best, show_outages, stage_progress
 from flowright.app.time_plan import compare_with_plan, keep_plan
 from flowright.config.grpo import GrpoSection
@@ -161,7 +162,9 @@ async def _reporter(
 
 
 async def _run(start: Start, run: RunDirectory | Follower, console: Console, ranks: Ranks) -> int:
-    environment = with_workers(start.environment, start.config.rollout, partial(say, console))
+    environment = with_workers(
+        start.environment, start.config.rollout, partial(say, console), starter_on_ray(start.config)
+    )
     start = replace(start, environment=environment)
     config, tasks = start.config, start.tasks
     await check_samplers(config)

@@ -279,6 +279,8 @@ class RolloutSection(Section):
 
     workers: NonNegative = 0
     """Processes that roll out for each rank; 0: its own."""
+    worker_cpus: Positive = 1
+    """Cores that Ray reserves per worker."""
     episodes_per_worker: Positive = 256
     """Attempts at a worker at once."""
     timeout_seconds: PositiveFloat = 3600

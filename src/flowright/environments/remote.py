@@ -21,12 +21,17 @@ from typing import Any, Protocol, Self, cast
 
 from flowright.config.grpo import RolloutSection
 from flowright.core.checkout import child_environment
-from flowright.core.errors import FlowrightError, RunPaused, UserError
+from flowright.core.errors import RunPaused, UserError
 from flowright.data.task import Task
 from flowright.environments.base import OF_WORKERS, Environment, Parts, states_of
 from flowright.environments.episode import Episode, Observation
 from flowright.environments.rollout import Rollout
-from flowright.environments.worker import WorkerReply, read_message, write_message
+from flowright.environments.worker import (
+    RolloutWorkerLost,
+    WorkerReply,
+    read_message,
+    write_message,
+)
 from flowright.llm.counters import Counters
 from flowright.policy.vllm.fleet import all_of
 
@@ -38,10 +43,6 @@ MOST_LOSSES = 3
 _CLOSING_SECONDS = 10.0
 _CHECK_SECONDS = 1.0
 _MOST_LOGGED = 64  # requests, after which the memory is fetched
-
-
-class RolloutWorkerLost(FlowrightError):
-    """Raised for requests to a worker that has ended."""
 
 
 class WorkerProcess(Protocol):
@@ -58,15 +59,13 @@ class WorkerProcess(Protocol):
     async def close(self) -> None: ...
 
 
-StartWorker = Callable[[int], Awaitable[WorkerProcess]]
-"""Starts the worker of a number. Raises RolloutWorkerLost."""
+StartWorker = Callable[[], Awaitable[WorkerProcess]]
 
 
 class ChildProcess:
     """A worker as a child of this process, over a socket that no other process has."""
 
-    def __init__(self, number: int, process: asyncio.subprocess.Process) -> None:
-        self._number = number
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self._requests: dict[int, asyncio.Future[WorkerReply]] = {}
         self._numbers = count()
@@ -75,7 +74,7 @@ class ChildProcess:
         self._receiving: asyncio.Task[None]
 
     @classmethod
-    async def start(cls, number: int) -> Self:
+    async def start(cls) -> Self:
         ours, theirs = socket.socketpair()
         with theirs:
             # In its own session: Ctrl-C stops the trainer, which closes its workers.
@@ -86,7 +85,7 @@ class ChildProcess:
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )
-        made = cls(number, process)
+        made = cls(process)
         reader, made._writer = await asyncio.open_unix_connection(sock=ours)
         made._receiving = asyncio.create_task(made._receive(reader))
         return made
@@ -96,9 +95,10 @@ class ChildProcess:
             raise RolloutWorkerLost(self._why)
         number, future = next(self._numbers), asyncio.get_running_loop().create_future()
         self._requests[number] = future
-        write_message(self._writer, pickle.dumps((number, method, arguments)))
-        with suppress(ConnectionError):  # the receiver reports it
-            await self._writer.drain()
+        if not self._writer.is_closing():  # else the receiver is about to report it
+            write_message(self._writer, pickle.dumps((number, method, arguments)))
+            with suppress(ConnectionError):
+                await self._writer.drain()
         return await future
 
     async def _receive(self, reader: asyncio.StreamReader) -> None:
@@ -124,7 +124,9 @@ class ChildProcess:
             self._process.kill()
 
     async def close(self) -> None:
-        self._writer.close()
+        """End it once it has closed its environment."""
+        if not self._writer.is_closing():
+            self._writer.write_eof()
         if not (await asyncio.wait({self._receiving}, timeout=_CLOSING_SECONDS))[0]:
             self.kill("closed")
             await self._receiving
@@ -289,7 +291,7 @@ class Workers:
             if place.starts == MOST_LOSSES:
                 raise self._pause(place, place.why)
             place.starts += 1
-            process = await self._start_worker(place.number)
+            process = await self._start_worker()
             try:
                 await self._bring_up(place, process)
             except BaseException:
@@ -415,11 +417,12 @@ def with_workers(
     environment: Environment,
     section: RolloutSection,
     say: Callable[[str], None],
-    start: StartWorker = ChildProcess.start,
+    start: StartWorker | None = None,
     silence_seconds: float = SILENCE_SECONDS,
 ) -> Environment:
     """Return the environment, not yet open, with its rollouts in the workers of ``section``; itself
-    without any. ``say`` shows a line about a worker that was lost."""
+    without any. ``say`` shows a line about a worker that was lost. ``start``: default processes on
+    this machine."""
     if not section.workers:
         return environment
     kind = type(environment)
@@ -427,6 +430,7 @@ def with_workers(
         RemoteEnvironment, object.__new__(type(kind.__name__, (RemoteEnvironment, kind), {}))
     )
     vars(made).update(vars(environment))
-    made._section_of_workers, made._start_worker, made._say = section, start, say
+    made._section_of_workers, made._say = section, say
+    made._start_worker = start or ChildProcess.start
     made._silence_seconds = silence_seconds
     return made

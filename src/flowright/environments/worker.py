@@ -21,13 +21,17 @@ from typing import Any
 
 import uvloop
 
-from flowright.core.errors import Failure, FailureError, UserError, boundary
+from flowright.core.errors import Failure, FailureError, FlowrightError, UserError, boundary
 from flowright.environments.base import Environment, Parts, make_environment, states_of
 from flowright.environments.episode import Episode, Observation
 from flowright.environments.rollout import Rollout
 from flowright.llm.counters import Outage
 
 _SIZE = struct.Struct("!Q")
+
+
+class RolloutWorkerLost(FlowrightError):
+    """Raised for requests to a worker that has ended."""
 
 
 @dataclass(frozen=True, slots=True)
