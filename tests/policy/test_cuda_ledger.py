@@ -22,7 +22,7 @@ def test_an_update_reads_back_its_norm_and_its_sums() -> None:
     assert (two.number("pageable"), two.number("mixed")) == (0, 0)
     assert {site.rpartition(":")[0]: count for site, count in two.sites("wait")} == {
         "copy to the CPU at grpo/step_record.py": 3,
-        "number read back at grpo/learner.py": 1,
+        "number read back at policy/sharding.py": 1,
     }
     assert layer_of(one, two) <= 951
     assert one.number("kernel") - layer_of(one, two) <= 285, "outside of layers"
