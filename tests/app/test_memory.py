@@ -1,6 +1,8 @@
 """The memory plan: its sums against what small models really take, and what it advises."""
 
+import json
 import random
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from io import StringIO
@@ -16,14 +18,24 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
-from flowright.app.device import GIB, MemoryDemand, memory_summary, memory_table
+from flowright.app.device import (
+    GIB,
+    MemoryDemand,
+    memory_settings,
+    memory_summary,
+    memory_table,
+    with_settings,
+)
+from flowright.app.open_policies import fit_memory
 from flowright.app.preflight import dry_run
 from flowright.config.grpo import GrpoSection
-from flowright.config.policy import LoraSection, PolicySection
+from flowright.config.policy import SMOLLM2, TINY, LoraSection, PolicySection
 from flowright.core.errors import ConfigError
-from flowright.environments.registry import load_config
+from flowright.environments.base import make_environment
+from flowright.environments.registry import load_config, make_config
 from flowright.grpo.batch import Group, Trained
 from flowright.grpo.learner import Learner
+from flowright.grpo.objectives import resolved
 from flowright.policy.local import LocalSampler
 from flowright.policy.lora import LoraLinear
 from flowright.policy.memory import (
@@ -39,6 +51,8 @@ from flowright.policy.prefix.tree import shared_chunks
 from flowright.policy.sampling import Sample, Sampling
 from flowright.policy.tiny import train_tokenizer
 from flowright.policy.tuning import LoraTuning
+from flowright.study.config import load_study
+from flowright.study.runs import cells_of, runs_of
 
 KINDS = {"qwen2": Qwen2Config, "qwen3": Qwen3Config, "llama": LlamaConfig}
 SIZES: dict[str, Any] = {
@@ -384,19 +398,79 @@ def test_a_short_configuration_of_a_large_model_fits_on_one_card(tmp_path: Path)
     file = tmp_path / "training.yaml"
     file.write_text(FIVE_KEYS)
     config = load_config(file).on("cuda")
-    assert (config.policy.dtype, config.policy.gradient_checkpointing) == ("bfloat16", True)
-    assert config.pipeline.max_staleness == 1
+    assert (config.policy.dtype, config.pipeline.max_staleness) == ("bfloat16", 1)
     demand = MemoryDemand(qwen_shape(), config.policy, config.grpo)
     assert demand.plan.needed < 40 * GIB and demand.shortage(79 * GIB) is None
+    chosen = demand.fitted(79 * GIB)
+    assert 60 * GIB < chosen.plan.needed < 79 * GIB and chosen.fitted(30 * GIB) == chosen
+    rows, layers, tokens = chosen.settings.values()
+    assert rows == 256 and layers == 0 and tokens == 8192
     # As the file has it, not yet decided: the plan is a GPU's.
     assert MemoryDemand(qwen_shape(), load_config(file).policy, config.grpo).plan == demand.plan
     said = load_config(file, ["policy.dtype=float32", "pipeline.max_staleness=0"]).on("cuda")
     assert (said.policy.dtype, said.pipeline.max_staleness) == ("float32", 0)
-    assert said.policy.gradient_checkpointing is True
     for other in (load_config(file).on("cpu"), load_config(file, ["strategy_model=tiny"])):
         config = other.on("cuda" if other.strategy_model == "tiny" else "cpu")
         assert (config.policy.dtype, config.policy.gradient_checkpointing) == ("float32", False)
         assert config.pipeline.max_staleness == 0
+
+
+LARGE: dict[str, Any] = {  # published config.json's
+    "Qwen/Qwen2.5-7B-Instruct": Qwen2Config(
+        vocab_size=152064,
+        hidden_size=3584,
+        intermediate_size=18944,
+        num_hidden_layers=28,
+        num_attention_heads=28,
+        num_key_value_heads=4,
+    ),
+    "Qwen/Qwen3-8B": Qwen3Config(
+        vocab_size=151936,
+        hidden_size=4096,
+        intermediate_size=12288,
+        num_hidden_layers=36,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+    ),
+    "Qwen/Qwen3-14B": Qwen3Config(
+        vocab_size=151936,
+        hidden_size=5120,
+        intermediate_size=17408,
+        num_hidden_layers=40,
+        num_attention_heads=40,
+        num_key_value_heads=8,
+    ),
+    SMOLLM2: LlamaConfig(
+        vocab_size=49152,
+        hidden_size=576,
+        intermediate_size=1536,
+        num_hidden_layers=30,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        tie_word_embeddings=True,
+    ),
+}
+CONFIGS = [path for path in Path("config").glob("*.yaml") if "strategy_model:" in path.read_text()]
+
+
+def test_every_shipped_configuration_fits_the_card_that_it_names() -> None:
+    """With all of a GPU's defaults, and each arm of the study on GPUs."""
+    runs = {path.stem: load_config(path, ["policy.device=cuda"]) for path in CONFIGS}
+    study = load_study(Path("config/study/gpu.yaml"))
+    arms = runs_of(study, cells_of(study), Path())
+    runs |= {run.cell.name: load_config(study.base, run.overrides) for run in arms}
+    planned = {}
+    for name, config in runs.items():
+        if config.strategy_model == TINY:
+            continue
+        config = resolved(config, "cuda", make_environment(config))
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(LARGE[config.strategy_model])
+        demand = MemoryDemand(shape_of(model, config.policy), config.policy, config.grpo)
+        available = round((config.plan.gpu_gb - 1) * GIB)
+        assert demand.fitted(available).shortage(available) is None, name
+        planned[name] = demand.fitted(available).plan.needed / GIB
+    assert len(planned) >= 14 and max(planned.values()) > 70, "of the card as much as there is"
 
 
 def test_weights_that_are_split_among_cards() -> None:
@@ -428,12 +502,32 @@ def test_the_knobs_that_make_it_fit() -> None:
     assert demand.announce(200 * GIB) == [f"memory    {memory_summary(demand.plan)}"]
     short = demand.shortage(80 * GIB)
     assert short is not None
-    assert "it fits with policy.gradient_checkpointing: true" in short
+    assert short.endswith(
+        "it fits with policy.gradient_checkpointing: 0, grpo.micro_batch_tokens: 8192"
+    )
     _, warning = demand.announce(80 * GIB)
     assert warning == f"WARNING: the GPU may run out of memory: {short}"
-    fitting = demand.fitting(23 * GIB)
-    assert fitting is not None
-    assert int(fitting["policy.decode_batch"]) < 64
+    low = demand.shortage(24 * GIB)
+    assert low is not None
+    rows, layers, tokens = map(int, re.findall(r": (\d+)", low.partition("fits with")[2]))
+    assert rows < 64 and 20 < layers <= 28 and tokens < 4096
+
+
+async def test_a_resumed_run_keeps_what_the_memory_decided() -> None:
+    """And what is configured stays in any case."""
+    policy = PolicySection(device="cpu", max_prompt_tokens=64, max_new_tokens=16)
+    config = make_config(strategy_model=str(checkpoint()), policy=policy)
+    first = await fit_memory(config)
+    assert "auto" not in memory_settings(first.policy, first.grpo).values()
+    kept = {"policy.decode_batch": 96, "policy.gradient_checkpointing": 0}
+    kept["grpo.micro_batch_tokens"] = 2048
+    before = json.loads(config.model_copy(update=with_settings(config, kept)).model_dump_json())
+    again = await fit_memory(config, before=before)
+    assert memory_settings(again.policy, again.grpo) == kept
+    assert again.policy.gradient_checkpointing is not False, "prompts are recomputed"
+    given = config.model_copy(update={"policy": policy.model_copy(update={"decode_batch": 32})})
+    assert (await fit_memory(given, before=before)).policy.decode_batch == 32
+    assert make_config(**before).policy.gradient_checkpointing is not False
 
 
 def test_what_no_knob_makes_fit() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import uvloop
 from rich.console import Console
 
-from flowright.app.open_policies import check_samplers, open_policy, open_samplers
+from flowright.app.open_policies import check_samplers, fit_memory, open_policy, open_samplers
 from flowright.app.preflight_checks import (
     check_checkpoint,
     check_model,
@@ -279,6 +279,7 @@ async def open_workflow_policy(
     config = resolved(
         opening.config, choose_device(opening.config.policy).type, opening.environment
     )
+    config = await fit_memory(config)
     policy = await on_model_thread(_policy, opening, config, console)
     await check_samplers(config)
     async with AsyncExitStack() as stack:

@@ -5,15 +5,17 @@ The plan is :mod:`flowright.policy.memory`'s; it assumes prompts and completions
 limits, so a run that it calls too large may still fit.
 """
 
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from flowright.config.grpo import GrpoSection
-from flowright.config.policy import TINY, PolicySection
+from flowright.config.grpo import CHUNK_TOKENS, GrpoSection
+from flowright.config.policy import DECODE_ROWS, TINY, PolicySection
 from flowright.config.root import Config
 from flowright.core.errors import ConfigError
 from flowright.policy.memory import FRAGMENTS, ModelShape, Plan, memory_plan
@@ -52,11 +54,12 @@ class MemoryDemand:
     device: str = "cuda"
     rewrites: bool = False
     samples: bool = True
+    processes: int = 1
 
     @property
     def plan(self) -> Plan:
-        policy, grpo, flags = self.policy, self.grpo, (self.rewrites, self.samples)
-        return memory_plan(self.shape, policy, grpo, self.device, self.gpus, *flags)
+        flags = self.rewrites, self.samples, self.processes
+        return memory_plan(self.shape, self.policy, self.grpo, self.device, self.gpus, *flags)
 
     @property
     def least(self) -> int:
@@ -72,9 +75,12 @@ class MemoryDemand:
             return None
         phases = plan.phases
         largest = max(phases, key=lambda name: phases[name])
-        found = self.fitting(available)
-        if found is not None:
-            advice = "it fits with " + ", ".join(f"{key}: {value}" for key, value in found.items())
+        settings = self.settings
+        found = replace(self, **with_settings(self, dict.fromkeys(settings, "auto")))
+        found = found.fitted(available)
+        if found.plan.needed <= available:
+            changes = {k: v for k, v in found.settings.items() if v is not settings[k]}
+            advice = f"it fits with {settings_text(changes)}"
         elif self.least > available:
             larger = " or a larger GPU" if self.device == "cuda" else ""
             advice = (
@@ -111,30 +117,70 @@ class MemoryDemand:
             lines.append(f"WARNING: the {what} may run out of memory: {shortage}")
         return lines
 
-    def fitting(self, available: int) -> Mapping[str, str] | None:
-        """Return the first settings that fit, by key: gradient checkpointing and then smaller
-        chunks for the update, fewer rows for sampling. None if these are not enough."""
-        policy, grpo, found = self.policy.on(self.device), self.grpo, {}
-        while True:
-            plan = replace(self, policy=policy, grpo=grpo).plan
-            if plan.needed <= available:
-                return found
-            phases = plan.phases
-            if phases["sampling"] >= phases["updating"] and plan.sampling:
-                rows = max(grpo.group_size, policy.decode_batch // 2)
-                if rows >= policy.decode_batch:
-                    return None
-                policy = policy.model_copy(update={"decode_batch": rows})
-                found["policy.decode_batch"] = str(rows)
-            elif not policy.gradient_checkpointing:
-                policy = policy.model_copy(update={"gradient_checkpointing": True})
-                found["policy.gradient_checkpointing"] = "true"
-            else:
-                tokens = max(policy.tokens_behind_prompt, grpo.micro_batch_tokens // 2)
-                if tokens >= grpo.micro_batch_tokens:
-                    return None
-                grpo = grpo.model_copy(update={"micro_batch_tokens": tokens})
-                found["grpo.micro_batch_tokens"] = str(tokens)
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Settings that the memory decides where they are `auto`, by key."""
+        return memory_settings(self.policy, self.grpo)
+
+    def fitted(self, available: int) -> "MemoryDemand":
+        """Return the demand without `auto`: with as many rows as fit into so many bytes, as few
+        recomputed layers, then as long chunks; with the least of each where none do."""
+        found = replace(self, policy=self.policy.on(self.device))
+        size, samples = self.grpo.group_size, self.grpo.prompts_per_step * self.grpo.group_size
+        known, tokens = found.policy.gradient_checkpointing, self.grpo.micro_batch_tokens
+        if found.policy.decode_batch == "auto":
+            most = max(DECODE_ROWS, samples) // size * size
+            rows = range(most, 0, -size) if found.plan.sampling else [DECODE_ROWS]
+            found = found._first("sampling", available, ({ROWS: count} for count in rows))
+        layers = [False, *range(self.shape.layers), True] if known == "auto" else [known]
+        chunks = SHORT_CHUNKS if tokens == "auto" else [tokens]
+        each = ({LAYERS: count, TOKENS: chunk} for chunk in chunks for count in layers)
+        found = found._first("updating", available, each)
+        if tokens == "auto" and found.grpo.chunk_tokens == CHUNK_TOKENS:
+            each = ({TOKENS: chunk} for chunk in (*LONG_CHUNKS, CHUNK_TOKENS))
+            found = found._first("updating", available, each)
+        return found
+
+    def _first(
+        self, phase: str, available: int, choices: Iterable[Mapping[str, Any]]
+    ) -> "MemoryDemand":
+        """Return the first choice of settings whose phase fits, or the last."""
+        found = self
+        for settings in choices:
+            found = replace(self, **with_settings(self, settings))
+            if (1 + FRAGMENTS) * found.plan.phases[phase] <= available:
+                break
+        return found
+
+
+ROWS, LAYERS = "policy.decode_batch", "policy.gradient_checkpointing"
+TOKENS = "grpo.micro_batch_tokens"
+
+SHORT_CHUNKS = (CHUNK_TOKENS, *(CHUNK_TOKENS >> n for n in range(1, 5)))
+LONG_CHUNKS = (8 * CHUNK_TOKENS, 4 * CHUNK_TOKENS, 2 * CHUNK_TOKENS)
+"""Larger ones would save little, and a tensor of one could have more than 2^31 numbers."""
+
+
+def memory_settings(policy: PolicySection, grpo: GrpoSection) -> dict[str, Any]:
+    """Return the settings that a memory plan decides where they are `auto`, by key."""
+    return {
+        ROWS: policy.decode_batch,
+        LAYERS: policy.gradient_checkpointing,
+        TOKENS: grpo.micro_batch_tokens,
+    }
+
+
+def with_settings(owner: MemoryDemand | Config, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the owner's sections ``policy`` and ``grpo`` with these settings."""
+    parts: dict[str, dict[str, Any]] = {"policy": {}, "grpo": {}}
+    for key, value in settings.items():
+        section, _, name = key.partition(".")
+        parts[section][name] = value
+    return {name: getattr(owner, name).model_copy(update=part) for name, part in parts.items()}
+
+
+def settings_text(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}: {json.dumps(value)}" for key, value in settings.items())
 
 
 def _gib(size: int) -> str:
@@ -166,7 +212,7 @@ def look_at_device(
     """
     loaded = device is not None
     device = device or choose_device(config.policy)
-    free, total = _memory(device)
+    free, total = free_memory(device)
     if loaded:
         free += torch.cuda.memory_reserved(device) if device.type == "cuda" else _own_memory()
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
@@ -188,8 +234,8 @@ def look_at_device(
     return lines
 
 
-def _memory(device: torch.device) -> tuple[int, int]:
-    """Free and total bytes: of the GPU, or of the machine within its container's limit."""
+def free_memory(device: torch.device) -> tuple[int, int]:
+    """Return free and total bytes: of the GPU, or of the machine within its container's limit."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -1,13 +1,22 @@
 """Open the policy and its samplers, for training and evaluation alike, and fit tasks to it."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
+from transformers import AutoModelForCausalLM
 
+from flowright.app.device import (
+    MemoryDemand,
+    free_memory,
+    memory_settings,
+    planned_device,
+    with_settings,
+)
 from flowright.app.preflight_checks import Start, with_steps
 from flowright.app.terminal import sampled_where, stage_progress
 from flowright.config.policy import SMOLLM2, TINY
@@ -19,11 +28,13 @@ from flowright.grpo.ranks import ONE, Ranks
 from flowright.llm.chat import Message
 from flowright.policy.base_models import HUB, converted, packaged, smollm2
 from flowright.policy.local import LocalSampler
-from flowright.policy.memory import wave_tokens
+from flowright.policy.memory import shape_of, wave_tokens
 from flowright.policy.model import Policy, choose_device, load_policy
+from flowright.policy.model_folders import load_config, load_tokenizer
 from flowright.policy.sampling import Sampler, Tokenizer, render, template_ids, template_text
 from flowright.policy.sharding import shard
 from flowright.policy.tiny import Example, tiny_checkpoint
+from flowright.policy.turns import Contexts
 from flowright.policy.vllm.proof import zero_adapter
 from flowright.policy.vllm.sampler import VllmSampler
 from flowright.policy.vllm.server import check_servers
@@ -145,6 +156,67 @@ def model_at_hand(config: Config) -> str | None:
     return None if name == TINY else name
 
 
+def tokenizer_at_hand(config: Config) -> Tokenizer | None:
+    """Load the tokenizer; None if it is missing, which the check of the policy reports."""
+    with suppress(OSError, ValueError, UserError):
+        name = model_at_hand(config)
+        # Of a folder without its files transformers makes an empty one, which has no template.
+        bare = name and Path(name).is_dir() and not any(Path(name).glob("tokenizer*"))
+        if name is not None and not bare:
+            return load_tokenizer(name, config.policy.chat_template, local_files_only=True)
+    return None
+
+
+def demand_of(config: Config, processes: int | None = None) -> MemoryDemand | None:
+    """Return the memory demand of a run of several ``processes``, by default one for each GPU; None
+    for the embedded policy and for a model of unknown shape."""
+    name = model_at_hand(config)
+    if config.strategy_model == TINY or name is None:
+        return None
+    try:
+        architecture = load_config(name)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(architecture)
+        tokenizer = tokenizer_at_hand(config) if config.policy.max_episode_tokens else None
+        rewrites = tokenizer is not None and Contexts(tokenizer, ()).rewrites
+    except (OSError, ValueError, UserError):
+        return None  # reported when it is loaded
+    policy, count = config.policy, gpus_of(config)
+    return MemoryDemand(
+        shape_of(model, policy),
+        policy,
+        config.grpo,
+        count if policy.sharded else 1,
+        planned_device(config),
+        rewrites,
+        not config.section.samples_nothing(config),
+        processes or count,
+    )
+
+
+def gpus_of(config: Config) -> int:
+    """Return the number of this machine's GPUs for the run: one process each."""
+    return len(config.physical_gpus or ()) or torch.cuda.device_count() or 1
+
+
+async def fit_memory(
+    config: Config, ranks: Ranks = ONE, before: Mapping[str, Any] | None = None
+) -> Config:
+    """Return a resolved configuration without `auto`, the same on all ranks: with the values that
+    the run had ``before``, or else what fits into the least free memory of their devices."""
+    settings = memory_settings(config.policy, config.grpo)
+    wanted = [key for key, value in settings.items() if value == "auto"]
+    if not wanted:
+        return config
+    available = min(await ranks.all_gather(free_memory(choose_device(config.policy))[0]))
+    if ranks.is_first and (demand := demand_of(config, ranks.size)) is not None:
+        settings = demand.fitted(available).settings
+    for key in wanted:
+        section, _, name = key.partition(".")
+        settings[key] = (before or {}).get(section, {}).get(name, settings[key])
+    return config.model_copy(update=with_settings(config, await ranks.broadcast(settings)))
+
+
 async def check_samplers(config: Config, with_adapter: bool = False) -> str:
     """:func:`sampled_where`. Raises UserError with a line for each server that cannot be used.
     ``with_adapter``: an empty one is loaded and unloaded, as a dry run does; a run proves more with
@@ -167,7 +239,7 @@ def local_sampler(config: Config, policy: Policy, trained: bool = True) -> Local
     """Return a sampler in this process that keeps to the memory plan."""
     section, grpo = config.policy, config.grpo
     tokens = wave_tokens(section, grpo)
-    return LocalSampler(policy, section.decode_batch, trained, grpo.prefix_sharing, tokens)
+    return LocalSampler(policy, section.decode_rows, trained, grpo.prefix_sharing, tokens)
 
 
 @asynccontextmanager

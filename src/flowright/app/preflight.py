@@ -11,10 +11,25 @@ from typing import Any
 import torch
 import uvloop
 from rich.console import Console
-from transformers import AutoModelForCausalLM
 
-from flowright.app.device import GIB, MemoryDemand, look_at_device, memory_table, planned_device
-from flowright.app.open_policies import check_samplers, fitted_tasks, model_at_hand
+from flowright.app.device import (
+    GIB,
+    MemoryDemand,
+    free_memory,
+    look_at_device,
+    memory_table,
+    planned_device,
+    settings_text,
+    with_settings,
+)
+from flowright.app.open_policies import (
+    check_samplers,
+    demand_of,
+    fitted_tasks,
+    gpus_of,
+    model_at_hand,
+    tokenizer_at_hand,
+)
 from flowright.app.preflight_checks import (
     check_choices,
     check_lengths,
@@ -39,11 +54,9 @@ from flowright.grpo.objectives import choices_of, resolved
 from flowright.grpo.problems import is_scaffolded, problems_of, shown_prompts
 from flowright.grpo.teacher import check_teacher
 from flowright.policy.base_models import is_cached
-from flowright.policy.memory import shape_of
 from flowright.policy.model_folders import load_config, load_tokenizer
-from flowright.policy.sampling import Tokenizer, fitting
+from flowright.policy.sampling import fitting
 from flowright.policy.tiny import POSITIONS
-from flowright.policy.turns import Contexts
 from flowright.runs.loggers import check_loggers
 
 SPARE_DISK = 2 << 30  # bytes beside the checkpoints
@@ -99,7 +112,10 @@ def inspect_run(config: Config, resume: bool = False) -> Findings:
     has_data = found.check("data", lambda: _data(environment, tasks))
     has_model = found.check("policy", lambda: _policy(config))
     demand = demand_of(config) if has_model or Path(config.strategy_model).is_dir() else None
-    found.plan.append(("memory", _memory(demand, has_model)))
+    if demand is not None:
+        demand = demand.fitted(_available(config))
+        config = config.model_copy(update=with_settings(config, demand.settings))
+    found.plan.append(("memory", _memory(demand, has_model, config.plan.gpu_gb)))
     if config.policy.quantised:
         found.check("quantised", lambda: check_quantised(config.policy))
     if config.policy.sharded:
@@ -108,7 +124,7 @@ def inspect_run(config: Config, resume: bool = False) -> Findings:
     if not config.section.samples_nothing(config):
         found.check("sampler", lambda: uvloop.run(check_samplers(config, with_adapter=True)))
     if config.grpo.has_teacher:
-        found.check("teacher", lambda: uvloop.run(check_teacher(config, _tokenizer(config))))
+        found.check("teacher", lambda: uvloop.run(check_teacher(config, tokenizer_at_hand(config))))
     for what, inspect_run in environment.checks():
         found.check(what, lambda inspect_run=inspect_run: uvloop.run(_line(inspect_run)))
     found.plan.append(("settings", _settings(config)))
@@ -145,7 +161,7 @@ def _data(environment: Environment, loaded: list[TaskSets]) -> str:
 
 def _rows(config: Config, environment: Environment, tasks: list[TaskSets]) -> str:
     """Fit the tasks to the policy; the fitted ones then are the data."""
-    if (tokenizer := _tokenizer(config)) is not None:
+    if (tokenizer := tokenizer_at_hand(config)) is not None:
         tasks[0] = fitted_tasks(config, environment, tasks[0], tokenizer)
     return f"\n{' ' * 10}".join(environment.task_notes())
 
@@ -153,7 +169,7 @@ def _rows(config: Config, environment: Environment, tasks: list[TaskSets]) -> st
 def _scaffolds(config: Config, environment: Environment, tasks: TaskSets) -> str:
     """Hints shown to the first problems' attempts at the first step; empty without hints or a
     tokenizer."""
-    tokenizer, longest = _tokenizer(config), config.policy.max_prompt_tokens
+    tokenizer, longest = tokenizer_at_hand(config), config.policy.max_prompt_tokens
     if tokenizer is None or _has_fixed_data(config):
         return ""
     encode = prompt_encoder(environment, tokenizer, longest)
@@ -194,17 +210,6 @@ def _has_fixed_data(config: Config) -> bool:
     return choices_of(config.grpo).objective.fixed_data
 
 
-def _tokenizer(config: Config) -> Tokenizer | None:
-    """Load the tokenizer; None if it is missing, which the check of the policy reports."""
-    with suppress(OSError, ValueError, UserError):
-        name = model_at_hand(config)
-        # Of a folder without its files transformers makes an empty one, which has no template.
-        bare = name and Path(name).is_dir() and not any(Path(name).glob("tokenizer*"))
-        if name is not None and not bare:
-            return load_tokenizer(name, config.policy.chat_template, local_files_only=True)
-    return None
-
-
 def _policy(config: Config) -> str:
     name, about = config.strategy_model, check_model(config)
     if config.policy.warm_start.folder or name == SMOLLM2:
@@ -233,38 +238,30 @@ def _on_hub(name: str) -> str:
         ) from error
 
 
-def demand_of(config: Config) -> MemoryDemand | None:
-    """Memory demand; None for the embedded policy and for a model of unknown shape."""
-    name = model_at_hand(config)
-    if config.strategy_model == TINY or name is None:
-        return None
-    try:
-        architecture = load_config(name)
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(architecture)
-        tokenizer = _tokenizer(config) if config.policy.max_episode_tokens else None
-        rewrites = tokenizer is not None and Contexts(tokenizer, ()).rewrites
-    except (OSError, ValueError, UserError):
-        return None  # reported when it is loaded
-    shape, gpus = shape_of(model, config.policy), _gpus(config) if config.policy.sharded else 1
-    samples = not config.section.samples_nothing(config)
+def _available(config: Config) -> int:
+    """Return the free bytes of the planned device, `plan.gpu_gb` without it: a driver leaves a GiB
+    less."""
     device = planned_device(config)
-    return MemoryDemand(shape, config.policy, config.grpo, gpus, device, rewrites, samples)
+    if device == "cuda" and not torch.cuda.is_available():
+        return round((config.plan.gpu_gb - 1) * GIB)
+    return free_memory(torch.device(device))[0]
 
 
-def _memory(demand: MemoryDemand | None, has_model: bool) -> str:
+def _memory(demand: MemoryDemand | None, has_model: bool, gpu_gb: float) -> str:
     """Describe the memory; empty for a present model of unknown shape, such as the embedded one."""
     if demand is None:
         unknown = "unknown: the model's shape is not known; a folder with its config.json has it"
         return "" if has_model else unknown
-    plan_lines = memory_table(demand.plan)
+    plan_lines = [*memory_table(demand.plan), f"with {settings_text(demand.settings)}"]
+    if demand.device == "cuda" and not torch.cuda.is_available():
+        plan_lines.append(f"planned for a GPU of {gpu_gb:g} GB (plan.gpu_gb)")
     if demand.device == "cpu":
         plan_lines.append("planned for the CPU; policy.device=cuda plans it for a GPU, here or not")
     return f"\n{' ' * 10}".join(plan_lines)
 
 
 def _sharded(config: Config) -> str:
-    gpus = _gpus(config)
+    gpus = gpus_of(config)
     if gpus == 1:
         raise UserError(
             "policy.sharded: one GPU; name several (physical_gpus), or set policy.sharded: false"
@@ -275,17 +272,16 @@ def _sharded(config: Config) -> str:
     )
 
 
-def _gpus(config: Config) -> int:
-    """Number of this machine's GPUs for the run: one process each."""
-    return len(config.physical_gpus or ()) or torch.cuda.device_count() or 1
-
-
 def _settings(config: Config) -> str:
     """Settings that depend on the device or on other keys."""
     policy, grpo = config.policy, config.grpo
-    computed = (
-        f"{policy.dtype}, gradient checkpointing {'on' if policy.gradient_checkpointing else 'off'}"
+    layers = policy.gradient_checkpointing
+    layers = (
+        ("on" if layers else "off")
+        if isinstance(layers, bool)
+        else f"of prompts and in {layers} layers of completions"
     )
+    computed = f"{policy.dtype}, gradient checkpointing {layers}"
     if _has_fixed_data(config):
         return computed
     nucleus = ""
@@ -304,7 +300,7 @@ def _settings(config: Config) -> str:
 
 def _plan(config: Config, environment: Environment, tasks: TaskSets, has_problems: bool) -> str:
     """Plan the run. Servers are probed only if they passed their checks."""
-    tokenizer = _tokenizer(config)
+    tokenizer = tokenizer_at_hand(config)
     if _has_fixed_data(config):
         if tokenizer is None:
             return "tokens unknown: the policy's tokenizer is not at hand"

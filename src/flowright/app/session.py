@@ -15,6 +15,7 @@ from flowright.app.comparison_tables import run_comparison
 from flowright.app.measuring import Evaluation, kept_as, selection_of
 from flowright.app.open_policies import (
     check_samplers,
+    fit_memory,
     fitted,
     local_sampler,
     open_policy,
@@ -73,7 +74,7 @@ from flowright.policy.model_thread import on_model_thread
 from flowright.policy.sampling import Sampler, TokenTexts, fitting
 from flowright.runs.checkpoints import saved_checkpoints
 from flowright.runs.directory import RunDirectory
-from flowright.runs.run_files import EVALUATION, VALIDATION
+from flowright.runs.run_files import EVALUATION, VALIDATION, read_config
 
 
 async def run_training(start: Start, console: Console, ranks: Ranks) -> int:
@@ -83,9 +84,10 @@ async def run_training(start: Start, console: Console, ranks: Ranks) -> int:
     Raises UserError for what the user can mend, RunPaused when the run stopped itself.
     """
     config = start.config
-    config = resolved(config, choose_device(config.policy).type, start.environment)
-    start = replace(start, config=config)
     path = config.run.output_dir / config.run.name
+    config = resolved(config, choose_device(config.policy).type, start.environment)
+    config = await fit_memory(config, ranks, read_config(path) if start.resume else None)
+    start = replace(start, config=config)
     run: RunDirectory | Follower = Follower(path)
     if ranks.is_first:
         run = RunDirectory(path, config, start.resume, partial(say, console))
@@ -348,6 +350,7 @@ async def run_evaluation(evaluation: Evaluation, console: Console) -> Comparison
     given, tasks = evaluation.config, evaluation.tasks
     environment = with_workers(evaluation.environment, given.rollout, partial(say, console))
     config = resolved(given, choose_device(given.policy).type, environment)
+    config = await fit_memory(config)
     async with AsyncExitStack() as opened:
         opened.enter_context(on_signal(evaluation.ledger.summary))
         with stage_progress(console, "making the policy") as progress:

@@ -20,7 +20,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from flowright.app.device import MemoryDemand, look_at_device, memory_summary
+from flowright.app.device import MemoryDemand, look_at_device, memory_summary, settings_text
 from flowright.app.preflight_checks import position_warnings
 from flowright.config.policy import TINY
 from flowright.config.root import Config
@@ -194,7 +194,7 @@ def introduce(
         f"policy    {config.strategy_model} on {policy.device}, {trainable:,} of {total:,} weights"
         f"{packed}",
         *position_warnings(config.policy, policy.causal_lm.config.to_dict()),
-        *memory_lines(config, policy),
+        *memory_lines(config, policy, ranks.size),
     ]
     if made := origin_of(policy.name):
         run.state(policy_origin=made.summary)
@@ -211,16 +211,20 @@ def introduce(
         say(console, line)
 
 
-def memory_lines(config: Config, policy: Policy) -> list[str]:
-    """Describe the memory of a step; the policy is loaded already."""
+def memory_lines(config: Config, policy: Policy, processes: int = 1) -> list[str]:
+    """Describe the memory of a step in each of the processes; the policy is loaded already."""
     if config.strategy_model == TINY and policy.device.type == "cpu":
         return look_at_device(config, None, policy.device)[1:]
     shape = shape_of(policy.causal_lm, config.policy)
     rewrites = bool(config.policy.max_episode_tokens) and Contexts(policy.tokenizer, ()).rewrites
     samples, device = not config.section.samples_nothing(config), policy.device.type
-    demand = MemoryDemand(shape, config.policy, config.grpo, policy.gpus, device, rewrites, samples)
+    flags = device, rewrites, samples, processes
+    demand = MemoryDemand(shape, config.policy, config.grpo, policy.gpus, *flags)
     _, *warnings = look_at_device(config, demand, policy.device)
-    return [f"memory    {memory_summary(demand.plan)}", *warnings]
+    shown = f"memory    {memory_summary(demand.plan)}"
+    if policy.device.type == "cuda":
+        shown += f"; {settings_text(demand.settings)}"
+    return [shown, *warnings]
 
 
 def note_best(path: Path, best: Best | None, step: int, reporter: Reporter) -> None:

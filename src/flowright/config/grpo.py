@@ -76,6 +76,11 @@ class TurnsSection(Section):
     """Do not train on turns that could not be parsed."""
 
 
+CHUNK_TOKENS = 4096
+"""Tokens per forward pass where nothing is known of the memory: products of so many rows are as
+fast as a GPU is."""
+
+
 class GrpoSection(Section):
     """A training step and its update."""
 
@@ -164,10 +169,16 @@ class GrpoSection(Section):
     prefix_sharing: bool = True
     """Compute shared prompts once, in updates and in sampling; `false` is the plain reference path.
     """
-    micro_batch_tokens: Positive = 4096
-    """Prompt tokens, and completion tokens, per forward pass."""
+    micro_batch_tokens: Positive | Literal["auto"] = "auto"
+    """Prompt tokens, and completion tokens, per forward pass. `auto`: as many as fit on a GPU, else
+    4096."""
     max_unscored: Fraction = 0.2
     """Share of unscored samples above which the run pauses."""
+
+    @property
+    def chunk_tokens(self) -> int:
+        """``micro_batch_tokens``, where no memory plan has decided."""
+        return CHUNK_TOKENS if self.micro_batch_tokens == "auto" else self.micro_batch_tokens
 
     @property
     def divergence(self) -> str:

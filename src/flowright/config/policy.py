@@ -67,6 +67,10 @@ MAX_LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Values of vLLM's --max-lora-rank; it serves adapters of that rank and below."""
 
 
+DECODE_ROWS = 256
+"""Rows decoded at once where nothing is known of the memory."""
+
+
 class LoraSection(Section):
     """The adapter."""
 
@@ -180,11 +184,11 @@ class PolicySection(Section):
     outside the nucleus are never learned."""
     sampler: Literal["local", "vllm"] = "local"
     """Sample in the trainer's process, or on vLLM servers that get each step's adapter."""
-    decode_batch: Positive = 256
-    """Rows that the local sampler decodes at once."""
-    gradient_checkpointing: bool | None = None
-    """Recompute activations, for less memory. Default: true on a GPU; false on a CPU and for the
-    embedded policy."""
+    decode_batch: Positive | Literal["auto"] = "auto"
+    """Rows that the local sampler decodes at once. `auto`: as many as fit on a GPU, else 256."""
+    gradient_checkpointing: bool | NonNegative | Literal["auto"] = "auto"
+    """Recompute activations, for less memory: of all layers, of none, or completions' of so many
+    and shared prompts' of all. `auto`: of as few as fit on a GPU, else false."""
     sharded: bool = False
     """Split frozen weights among a node's processes, needs `sampler: vllm` if completions are
     sampled; with `train: full` all that is trained, among all processes."""
@@ -228,12 +232,28 @@ class PolicySection(Section):
         """Most tokens before a completion: a prompt's, or those of an attempt's last turn."""
         return self.sequence_tokens - self.max_new_tokens
 
+    @property
+    def decode_rows(self) -> int:
+        """``decode_batch``, where no memory plan has decided."""
+        return DECODE_ROWS if self.decode_batch == "auto" else self.decode_batch
+
+    def recomputed(self, layers: int) -> int:
+        """Return how many of the layers recompute completions; all where no memory plan has
+        decided."""
+        known = self.gradient_checkpointing
+        return layers if known is True or known == "auto" else min(int(known), layers)
+
     def on(self, device: str) -> "PolicySection":
-        """With every default that depends on the device; what is given stays."""
+        """With every default that depends on the device, but for what depends on a GPU's memory;
+        what is given stays."""
         gpu = device == "cuda"
         dtype = self.dtype or ("bfloat16" if gpu else "float32")
-        recompute = gpu if self.gradient_checkpointing is None else self.gradient_checkpointing
-        return self.model_copy(update={"dtype": dtype, "gradient_checkpointing": recompute})
+        update: dict[str, object] = {"dtype": dtype}
+        if not gpu and self.gradient_checkpointing == "auto":
+            update["gradient_checkpointing"] = False
+        if not gpu and self.decode_batch == "auto":
+            update["decode_batch"] = self.decode_rows
+        return self.model_copy(update=update)
 
     @model_validator(mode="after")
     def _check_train_fits(self) -> "PolicySection":

@@ -313,6 +313,8 @@ class Config(Section):
         policy, pipeline = self.policy.on(device), self.pipeline.on(device)
         behind = bool(pipeline.max_staleness) or policy.sampler == "vllm"
         grpo = self.grpo.on(behind, policy.written_tokens(turns))
+        if device == "cpu":
+            grpo = grpo.model_copy(update={"micro_batch_tokens": grpo.chunk_tokens})
         resolved: dict[str, Section] = {"policy": policy, "pipeline": pipeline, "grpo": grpo}
         if self.section_key:
             resolved[self.section_key] = self.section.resolved()

@@ -102,6 +102,8 @@ class PlanSection(Section):
     """Tokens per second of an update."""
     executor_gpus: Positive | None = None
     """GPUs of executor and judge."""
+    gpu_gb: PositiveFloat = 80
+    """Memory of a GPU, for plans made on a machine without one."""
     usd_per_gpu_hour: NonNegativeFloat | None = None
     """Price of a GPU hour."""
     executor: PlanServerSection = PlanServerSection()

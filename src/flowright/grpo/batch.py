@@ -403,7 +403,7 @@ def measured(
     """Return :func:`score` with the entropies of the tokens' distributions, in nats."""
     samples = [sample for group in groups for sample in group.samples]
     found: dict[int, tuple[Tensor, Tensor]] = {}
-    budget, sharing = section.micro_batch_tokens, section.prefix_sharing
+    budget, sharing = section.chunk_tokens, section.prefix_sharing
     with torch.no_grad():
         for hidden_N, numbers in chunks(policy, groups, budget, sharing):
             chunk = [samples[number] for number in numbers]
@@ -438,7 +438,7 @@ def scalar_scores(policy: Policy, groups: Sequence[Group], section: GrpoSection)
     found: dict[int, float] = {}
     with torch.no_grad():
         for hidden_N, numbers in chunks(
-            policy, groups, section.micro_batch_tokens, section.prefix_sharing
+            policy, groups, section.chunk_tokens, section.prefix_sharing
         ):
             scores_S = chunk_scores(policy, hidden_N, [samples[number] for number in numbers])
             found |= dict(zip(numbers, scores_S.tolist(), strict=True))

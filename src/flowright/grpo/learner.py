@@ -373,7 +373,7 @@ class Learner:
 
     def _chunks(self, minibatch: Minibatch) -> Iterator[tuple[Tensor, list[int]]]:
         section, together = self._section, isinstance(self._choices.objective, PairObjective)
-        budget, sharing = section.micro_batch_tokens, section.prefix_sharing
+        budget, sharing = section.chunk_tokens, section.prefix_sharing
         return chunks(self._policy, minibatch.groups, budget, sharing, together)
 
     def _reference(self, groups: Sequence[Group]) -> list[Tensor]:

@@ -8,9 +8,10 @@ the sums with what the CPU's allocator counts on small models (``tests/app/test_
 For each token of a layer the backward pass keeps, in the model's precision unless noted: the
 adapters' inputs (both norms' outputs, attention's, the product of gate and up) and intermediate
 values; queries, keys and values, and the log-sum-exp in float32; gate, its activation and up; the
-norms' inputs in float32. With ``policy.gradient_checkpointing`` it keeps the layer's input alone,
-and the above for one layer at a time. If the layers' own weights are trained, it also keeps the
-inputs of the norms' weights and, for each pass, the weights in the model's precision.
+norms' inputs in float32. A layer with gradient checkpointing keeps its input alone, and the above
+while it is run backward: the first layers, when the others' is freed. If the layers' own weights
+are trained, it also keeps the inputs of the norms' weights and, for each pass, the weights in the
+model's precision.
 """
 
 import math
@@ -37,6 +38,10 @@ computes, and two in the buffers that the next is gathered in."""
 
 LIBRARIES = 430 * 2**20
 """Bytes of the process on a CPU without a model: Python and its imports. Measured."""
+
+CONTEXT = 2**30
+"""Bytes of a process on a GPU without a model: CUDA's context, loaded kernels, workspaces of the
+libraries. An estimate, not measured."""
 
 FRAGMENTS = 0.1
 """Share of the peak that the allocator cannot use, added to it. A guess, not measured."""
@@ -145,17 +150,19 @@ def memory_plan(
     gpus: int = 1,
     rewrites: bool = False,
     samples: bool = True,
+    processes: int = 1,
 ) -> Plan:
     """Plan a step at the limits of the configuration, with the layers' weights split among
-    ``gpus``. ``rewrites``: the chat template changes earlier turns, so that the contexts of later
-    ones may be prompts of their own. ``samples``: the policy writes, as it may not on fixed
-    data."""
+    ``gpus`` and gradients added up over ``processes``. ``rewrites``: the chat template changes
+    earlier turns, so that the contexts of later ones may be prompts of their own. ``samples``: the
+    policy writes, as it may not on fixed data."""
     policy = policy.on(device)
     number = _number(policy)
     trained = FLOAT * math.ceil(shape.own / gpus) or FLOAT * shape.adapter
     optimizer = 2 * trained  # AdamW: two means of each weight's gradient
     held = {
         **({"Python and its libraries": LIBRARIES} if device == "cpu" else {}),
+        **({"CUDA context, workspaces": CONTEXT} if device == "cuda" else {}),
         **_base(shape, policy, gpus),
         **({"trained weights": trained} if shape.own else {}),
         **({"adapter": trained} if shape.adapter else {}),
@@ -164,12 +171,15 @@ def memory_plan(
     prompts = policy
     if rewrites:  # contexts are prompts, as many as fill a pack
         prompts = policy.model_copy(update={"max_prompt_tokens": policy.context_tokens})
-        grpo = grpo.model_copy(update={"prompts_per_step": grpo.micro_batch_tokens})
+        grpo = grpo.model_copy(update={"prompts_per_step": grpo.chunk_tokens})
     is_split = bool(shape.own) and gpus > 1  # and gathered in the model's precision
     cast = replace(shape, cast=0 if is_split else shape.trained)
     update = _shared(cast, prompts, grpo) if grpo.prefix_sharing else _plain(cast, policy, grpo)
     head = _head(shape, _chunk(policy, grpo), number, grpo.entropy_coefficient != 0, device)
-    update["the head or one layer, backward"] = max(head, update.pop("one layer, backward"))
+    # With several processes a copy of all gradients, once the activations are freed.
+    flat = 0 if is_split or processes == 1 else trained
+    layer = max(update.pop("one layer, backward"), flat - sum(update.values()))
+    update["the head or one layer, backward"] = max(head, layer)
     updating = {"gradients": trained, **update}
     if is_split:  # as they are computed, of a layer and the next, and to be summed
         updating["layers' gradients"] = (2 * number + FLOAT) * (shape.layered // shape.layers)
@@ -213,7 +223,7 @@ def _sampling(
     if policy.sampler == "vllm" or policy.head == "score":
         return {}
     number, longest = _number(policy), policy.context_tokens
-    prompts, rows = _prompts_at_once(policy, grpo), max(policy.decode_batch, grpo.group_size)
+    prompts, rows = _prompts_at_once(policy, grpo), max(policy.decode_rows, grpo.group_size)
     tokens = prompts * longest
     if policy.max_episode_tokens is not None:
         tokens = min(rows * longest, wave_tokens(policy, grpo))
@@ -248,19 +258,19 @@ def _blocks(shape: ModelShape, policy: PolicySection) -> int:
 def wave_tokens(policy: PolicySection, grpo: GrpoSection) -> int:
     """Return the most tokens that have keys and values while a full wave is decoded: the limit of
     the local sampler, also in an evaluation with other numbers of samples."""
-    rows = max(policy.decode_batch, grpo.group_size)
+    rows = max(policy.decode_rows, grpo.group_size)
     copies = _prompts_at_once(policy, grpo) if grpo.prefix_sharing else rows
     return copies * policy.max_prompt_tokens + rows * policy.tokens_behind_prompt
 
 
 def _prompts_at_once(policy: PolicySection, grpo: GrpoSection) -> int:
-    return max(1, policy.decode_batch // grpo.group_size)
+    return max(1, policy.decode_rows // grpo.group_size)
 
 
 def _chunk(policy: PolicySection, grpo: GrpoSection) -> int:
     """Return the tokens of completions whose loss is computed at once."""
     samples = grpo.prompts_per_step * grpo.group_size
-    budget = max(grpo.micro_batch_tokens, policy.tokens_behind_prompt)
+    budget = max(grpo.chunk_tokens, policy.tokens_behind_prompt)
     return min(budget, samples * policy.tokens_behind_prompt)
 
 
@@ -268,20 +278,26 @@ def _shared(shape: ModelShape, policy: PolicySection, grpo: GrpoSection) -> dict
     """Count the template, one pack of problems and one chunk of completions; the prompts' part is
     at most a whole prompt and a pack."""
     number = _number(policy)
-    problems = min(grpo.micro_batch_tokens, grpo.prompts_per_step * policy.max_prompt_tokens)
-    prompts = policy.max_prompt_tokens + problems
-    chunk = _chunk(policy, grpo)
-    longest = max(chunk, policy.max_prompt_tokens, problems)
-    kept = layer_bytes(shape, number)
-    all_layers, casts = _all_layers(shape, policy, kept)
-    shared = number * shape.kv_numbers  # which no layer of the prompts keeps again
-    own = all_layers if policy.gradient_checkpointing else all_layers - shared
+    levels = [
+        policy.max_prompt_tokens,
+        min(grpo.chunk_tokens, grpo.prompts_per_step * policy.max_prompt_tokens),
+    ]
+    prompts, kept = sum(levels), layer_bytes(shape, number)
+    recomputed = 0 if policy.gradient_checkpointing is False else shape.layers
+    above = [_layers(shape, number, tokens, kept, recomputed) for tokens in levels]
+    completions, layer = _layers(
+        shape, number, _chunk(policy, grpo), kept, policy.recomputed(shape.layers)
+    )
+    shared = number * shape.kv_numbers * prompts
+    twice = 0 if recomputed else shared  # which no layer of the prompts keeps again
     found = 2 * number * shape.kv_heads * shape.head_size * prompts  # one layer's gradients
+    # Prompts are run backward when the completions are done.
+    layer = max(layer, *(theirs - completions for _, theirs in above))
     return {
-        "prompts' keys and values": 2 * shared * prompts,
-        "prompts' activations": own * prompts + 2 * casts,
-        "completions' activations": all_layers * chunk + casts,
-        "one layer, backward": found + _one_layer(shape, policy, longest, kept),
+        "prompts' keys and values": 2 * shared,
+        "prompts' activations": sum(keeps for keeps, _ in above) - twice,
+        "completions' activations": completions,
+        "one layer, backward": found + layer,
     }
 
 
@@ -289,40 +305,32 @@ def _plain(shape: ModelShape, policy: PolicySection, grpo: GrpoSection) -> dict[
     """Count rows of prompt and completion, with keys repeated for the heads that share them."""
     number = _number(policy)
     row = policy.sequence_tokens
-    tokens = max(1, grpo.micro_batch_tokens // row) * row
+    tokens = max(1, grpo.chunk_tokens // row) * row
     kept = layer_bytes(shape, number)
     kept += 2 * number * (shape.heads - shape.kv_heads) * shape.head_size
-    all_layers, casts = _all_layers(shape, policy, kept)
+    activations, layer = _layers(shape, number, tokens, kept, policy.recomputed(shape.layers))
     mask = row * (1 + number)
-    return {
-        "activations": (all_layers + mask) * tokens + casts,
-        "one layer, backward": _one_layer(shape, policy, tokens, kept),
-    }
+    return {"activations": activations + mask * tokens, "one layer, backward": layer}
 
 
-def _all_layers(shape: ModelShape, policy: PolicySection, kept: int) -> tuple[int, int]:
-    """Return what the backward pass keeps of a token in all layers, ``kept`` in each or its input
-    alone; and, per pass, the trained weights in the model's precision."""
-    number = _number(policy)
-    if policy.gradient_checkpointing:
-        return shape.layers * number * shape.hidden_size, 0
-    return shape.layers * kept, _casts(shape, number)
-
-
-def _one_layer(shape: ModelShape, policy: PolicySection, tokens: int, kept: int) -> int:
-    """Return what exists only while a layer is run backward: the gradients of the MLP's products,
-    or attention's, in its kernels' order, and sums in float32. With checkpointing also what is
-    ``kept`` of each token."""
-    number, queries = _number(policy), shape.heads * shape.head_size
-    products = max(4 * number * shape.intermediate_size, (12 * number + FLOAT) * queries)
-    again = 0
-    if policy.gradient_checkpointing:
-        again = tokens * kept + _casts(shape, number) // shape.layers
-    return tokens * (products + 2 * FLOAT * shape.hidden_size) + again
-
-
-def _casts(shape: ModelShape, number: int) -> int:
-    return 0 if number == FLOAT else number * shape.cast
+def _layers(
+    shape: ModelShape, number: int, tokens: int, kept: int, recomputed: int
+) -> tuple[int, int]:
+    """Return what a pass of so many tokens keeps until it is run backward: of each token the input
+    of the first ``recomputed`` layers, and ``kept`` in each of the others with its trained weights
+    in the model's precision. And what its backward pass adds at most: the gradients of the MLP's
+    products, or attention's, in its kernels' order, and sums in float32; of a recomputed layer
+    also what the others keep, once these are freed."""
+    casts = 0 if number == FLOAT else number * shape.cast // shape.layers
+    whole, inputs = kept * tokens + casts, number * shape.hidden_size * tokens
+    keeps = recomputed * inputs + (shape.layers - recomputed) * whole
+    products = max(
+        4 * number * shape.intermediate_size,
+        (12 * number + FLOAT) * shape.heads * shape.head_size,
+    )
+    layer = tokens * (products + 2 * FLOAT * shape.hidden_size)
+    again = layer + whole + recomputed * inputs - keeps if recomputed else 0
+    return keeps, max(layer, again)
 
 
 def layer_bytes(shape: ModelShape, number: int) -> int:

@@ -43,7 +43,8 @@ class Policy:
     among several ``gpus`` (:mod:`flowright.policy.sharding`), all ``peers`` run the same passes.
     ``quantised``: the format of a frozen base in 4 bits. ``template``: the configured chat
     template, which ``tokenizer`` has, too. ``base_id``: a hash of the base's weights, if they are
-    files here. ``offload``: ``policy.offload``."""
+    files here. ``offload``: ``policy.offload``. ``recomputed``: layers that recompute completions
+    with gradient checkpointing; None for all."""
 
     tuning: Tuning
     tokenizer: PreTrainedTokenizerBase
@@ -56,6 +57,7 @@ class Policy:
     template: str | None = None
     base_id: str | None = None
     offload: str = "none"
+    recomputed: int | None = None
 
     @property
     def model(self) -> Any:
@@ -207,7 +209,8 @@ def policy_of(
     torch.set_float32_matmul_precision("highest")
     section = section.on(base.device.type)
     base.eval()  # but see recomputing()
-    if section.gradient_checkpointing:
+    recomputed = section.recomputed(base.config.num_hidden_layers)
+    if section.gradient_checkpointing is not False:
         # Renamed during transformers 5.
         new, old = "activation_checkpointing_enable", "gradient_checkpointing_enable"
         getattr(base, new if hasattr(base, new) else old)({"use_reentrant": False})
@@ -227,6 +230,7 @@ def policy_of(
         quantised=section.quantised,
         template=template,
         offload=section.offload,
+        recomputed=recomputed,
     )
 
 
@@ -237,7 +241,7 @@ def recomputing(policy: Policy) -> Iterator[None]:
     transformers recomputes only layers in training mode, which removes their cache and switches
     dropout on. So the mode is set on the layers alone, not on their modules, and only here.
     """
-    layers = [m for m in policy.model.modules() if isinstance(m, GradientCheckpointingLayer)]
+    layers = _checkpointed(policy)
     try:
         for layer in layers:
             layer.training = layer.gradient_checkpointing
@@ -245,3 +249,23 @@ def recomputing(policy: Policy) -> Iterator[None]:
     finally:
         for layer in layers:
             layer.training = False
+
+
+@contextmanager
+def keeping_activations(policy: Policy) -> Iterator[None]:
+    """Let :func:`recomputing` stop at the configured layer, in passes of completions, which are
+    most tokens; backward the kept layers come first and are freed when the others recompute."""
+    layers = _checkpointed(policy)
+    first = len(layers) if policy.recomputed is None else policy.recomputed
+    kept = [layer for layer in layers[first:] if layer.training]
+    try:
+        for layer in kept:
+            layer.training = False
+        yield
+    finally:
+        for layer in kept:
+            layer.training = True
+
+
+def _checkpointed(policy: Policy) -> list[GradientCheckpointingLayer]:
+    return [m for m in policy.model.modules() if isinstance(m, GradientCheckpointingLayer)]

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from flowright.policy.layout import lay_out, packs_of, to_device, use
-from flowright.policy.model import Policy
+from flowright.policy.model import Policy, keeping_activations
 from flowright.policy.prefix.attention import NAME, KeysValues, Pass, PrefixBlock
 
 SHORTEST_TEMPLATE = 16
@@ -115,7 +115,8 @@ def predictions(
     firsts = above.last_hidden[to_device(torch.tensor(owners), policy.device)]
     if not any(inputs):
         return firsts
-    hidden, _ = _forward(policy, inputs, above, owners)
+    with keeping_activations(policy):
+        hidden, _ = _forward(policy, inputs, above, owners)
     rows = [(firsts[i : i + 1], hidden[a:b]) for i, (a, b) in enumerate(_spans(inputs))]
     return torch.cat([tensor for pair in rows for tensor in pair])
 
@@ -305,10 +306,11 @@ def plain_predictions(
     # The mask only marks padding: the model adds causality and sliding windows.
     lengths = torch.tensor([[len(prompt) + len(completion)] for prompt, completion in rows])
     mask = torch.arange(layout.input_ids.shape[1]) < lengths
-    hidden = policy.causal_lm.model(
-        input_ids=layout.input_ids.to(policy.device),
-        position_ids=layout.positions.to(policy.device),
-        attention_mask=mask.to(policy.device),
-        use_cache=False,
-    ).last_hidden_state
+    with keeping_activations(policy):
+        hidden = policy.causal_lm.model(
+            input_ids=layout.input_ids.to(policy.device),
+            position_ids=layout.positions.to(policy.device),
+            attention_mask=mask.to(policy.device),
+            use_cache=False,
+        ).last_hidden_state
     return hidden.flatten(0, 1)[torch.cat(layout.sources).to(policy.device)]
