@@ -6,7 +6,7 @@ seconds and the most memory held above the loaded model, in either phase, each p
 the table when all are done. All generate at full length: in the ragged shape completions are cut
 afterwards, which is what rows that ended early cost transformers' ``generate`` anyway; ours would
 let them go. In the shapes of several turns each completion but the last is answered with 64 tokens;
-what reading each later context again costs is printed beside the table.
+what sampling costs where nothing is kept between turns is printed beside the table.
 
 - TRL: see ``step_trl.py``. It is no dependency of this project: give the Python of an environment
   that has it (``python -m venv trl && trl/bin/pip install trl==1.16.0 peft torch==2.13.0``).
@@ -70,10 +70,9 @@ MEMORY_AIM = 0.1
 """An update's memory, of the plain one's."""
 
 Costs = dict[str, float]
-Contexts = list[list[list[int]]]
 
 
-def generate_plain(policy: Policy, groups: Sequence[Group], shape: Shape) -> Contexts:
+def generate_plain(policy: Policy, groups: Sequence[Group], shape: Shape) -> None:
     """Prompts of different lengths are padded on their left, as its users do. A later turn reads
     all that stands before it."""
     contexts = [list(g.prompt_ids) for g in groups for _ in range(shape.size)]
@@ -88,17 +87,18 @@ def generate_plain(policy: Policy, groups: Sequence[Group], shape: Shape) -> Con
             )  # fmt: skip
         written = found[:, ids.shape[1] :].tolist()
         contexts = [[*c, *w, *answer_of(shape)] for c, w in zip(contexts, written, strict=True)]
-    return []
 
 
-def generate_shared(policy: Policy, groups: Sequence[Group], shape: Shape) -> Contexts:
-    """Return the contexts of each later turn."""
-    sampler, size, later = LocalSampler(policy, 256), shape.size, []
+def generate_shared(
+    policy: Policy, groups: Sequence[Group], shape: Shape, keeps: bool = True
+) -> None:
+    """Keep earlier turns as an episode's sampler does, or read them again."""
+    sampler, size = LocalSampler(policy, 256), shape.size
+    draw = sampler.for_episodes(1) if keeps else sampler.sample
     contexts = [list(group.prompt_ids) for group in groups]
     for turn in range(shape.turns):
-        later += [contexts] if turn else []
         sampling = Sampling(1.0, 1.0, max_new_tokens=shape.length, seed=turn)
-        drawn = asyncio.run(sampler.sample(contexts, size, sampling))
+        drawn = asyncio.run(draw(contexts, size, sampling, None))
         assert all(len(s.token_ids) == shape.length for group in drawn for s in group)
         contexts = [
             [*context, *sample.token_ids, *answer_of(shape)]
@@ -106,7 +106,6 @@ def generate_shared(policy: Policy, groups: Sequence[Group], shape: Shape) -> Co
             for sample in samples
         ]
         size = 1  # each attempt has a context of its own now
-    return later
 
 
 def answer_of(shape: Shape) -> list[int]:
@@ -122,11 +121,11 @@ def measure(folder: Path, shape: Shape, sharing: bool, budget: int) -> Costs:
     generate(model, groups_of(WARM), WARM)
     groups = groups_in(folder, shape)
     meter = Meter()
-    later = meter.measure("generate", lambda: generate(model, groups, shape))
+    meter.measure("generate", lambda: generate(model, groups, shape))
     meter.measure("update", lambda: trainer.update(groups, 2, 512))
-    if later:
-        sampler, first = LocalSampler(model, 256), Sampling(1.0, 1.0, 1, 0)
-        meter.measure("reading later contexts", lambda: [sampler.draw(c, 1, first) for c in later])
+    if sharing and shape.turns > 1:
+        again = "generate, nothing kept"
+        meter.measure(again, lambda: generate_shared(model, groups, shape, keeps=False))
     return meter.found()
 
 

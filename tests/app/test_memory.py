@@ -41,12 +41,14 @@ from flowright.policy.lora import LoraLinear
 from flowright.policy.memory import (
     BYTES,
     ModelShape,
+    kept_tokens,
     layer_bytes,
     memory_plan,
     shape_of,
     wave_tokens,
 )
 from flowright.policy.model import Policy, policy_of
+from flowright.policy.prefix.kept import Kept
 from flowright.policy.prefix.tree import shared_chunks
 from flowright.policy.sampling import Sample, Sampling
 from flowright.policy.tiny import train_tokenizer
@@ -224,8 +226,20 @@ def test_several_turns_take_what_is_planned() -> None:
     measured = peak(lambda: learner.update(groups, 2, 192))
     assert measured <= sum(plan.updating.values()) <= 1.6 * measured
     contexts = [[*g.prompt_ids, *s.token_ids[:256]] for g in groups for s in g.samples]
-    sampler = LocalSampler(policy, section.decode_batch, tokens=wave_tokens(section, grpo))
-    measured = peak(lambda: sampler.draw(contexts, 1, Sampling(1.0, 1.0, 64, 0)))
+    kept, prompts = kept_tokens(section, grpo), [group.prompt_ids for group in groups]
+    assert kept_tokens(one, grpo) == 0 < kept
+    tokens = wave_tokens(section, grpo) - kept
+    sampler = LocalSampler(policy, section.decode_batch, tokens=tokens)
+
+    def sample(*turns: tuple[list[list[int]], int]) -> Kept:
+        held = Kept(kept)
+        for contexts, n in turns:
+            sampler.draw(contexts, n, Sampling(1.0, 1.0, 64, 0), kept=held)
+        return held
+
+    first, longest = (prompts, 4), (contexts, 1)
+    measured = peak(lambda: sample(first, longest))
+    assert 0.8 * kept < sample(first, longest).tokens <= kept
     assert measured <= sum(plan.sampling.values()) <= 2 * measured
     assert plan.needed > memory_plan(shape, one, grpo, "cpu").needed
 

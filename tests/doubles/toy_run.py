@@ -4,8 +4,9 @@ The environment rewards completions that hold one of some tokens; nothing in it 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar, Literal
 
 import pytest
@@ -32,7 +33,7 @@ from flowright.judging.verdict import Verdict
 from flowright.llm.counters import Counters
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy
-from flowright.policy.sampling import Sample, Sampler, Sampling
+from flowright.policy.sampling import Draw, Sample, Sampler, Sampling
 from flowright.runs.directory import RunDirectory
 from flowright.runs.run_files import read_metrics
 
@@ -141,6 +142,10 @@ class Wrapped:
     ) -> list[list[Sample]]:
         groups = await self.inner.sample(prompts, n + self.more, sampling, places)
         return [self.change(group) for group in groups]
+
+    def for_episodes(self, sets: int) -> Draw:
+        inner: Any = SimpleNamespace(sample=self.inner.for_episodes(sets))
+        return replace(self, inner=inner).sample
 
     async def refresh(self, version: int) -> None:
         await self.inner.refresh(version)

@@ -17,7 +17,8 @@ from flowright.config.grpo import GrpoSection, TurnsSection
 from flowright.environments.episode import Episode, Observation
 from flowright.environments.rollout import Rollout
 from flowright.grpo.teacher import LocalTeacher
-from flowright.policy.sampling import Sample, Sampling
+from flowright.policy.local import LocalSampler
+from flowright.policy.sampling import Sample, Sampler, Sampling
 from flowright.runs.run_files import read_rollouts
 
 KEEPS = (
@@ -181,6 +182,34 @@ async def test_who_answers_late_changes_nothing_but_the_clock(
     late = await train(tmp_path / "late", slow, config)
     assert even.metrics == late.metrics
     assert same(even.weights, late.weights)
+
+
+@pytest.mark.parametrize("kind", [Talk, Slow])
+async def test_what_is_kept_between_turns_changes_no_draw(tmp_path: Path, kind: type[Talk]) -> None:
+    """With room for all, some or none of it, and the same each time."""
+    config = configured({"steps": 1, **ONCE}, {"keep_logprobs": True}, QUIET)
+    computed: list[int] = []
+    found: list[Outcome] = []
+    for number, room in enumerate((None, 160, 160, 0)):
+        tokens: list[int] = []
+
+        def sampler(local: LocalSampler, room: int | None = room, fed: Any = tokens) -> Sampler:
+            embed = local._policy.causal_lm.get_input_embeddings()
+            embed.register_forward_hook(lambda module, inputs, _: fed.append(inputs[0].numel()))
+            return LocalSampler(local._policy, 64, kept=room)
+
+        done = await train(tmp_path / str(number), kind(), config, sampler=sampler, template=KEEPS)
+        computed.append(sum(tokens))
+        found.append(done)
+    assert computed[0] < computed[1] == computed[2] < computed[3]
+    assert found[1].metrics == found[2].metrics and same(found[1].weights, found[2].weights)
+    rows, *others = [
+        [row["token_logprobs"] for row in read_rollouts(done.path, 1)] for done in found
+    ]
+    for other in others:
+        for one, again in zip(rows, other, strict=True):
+            assert one["ids"] == again["ids"] and len(one["turns"]) == len(again["turns"])
+            assert one["sampler"] == pytest.approx(again["sampler"], abs=2e-4)
 
 
 async def test_a_slow_answer_holds_nobody_but_its_group(tmp_path: Path) -> None:

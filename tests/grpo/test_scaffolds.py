@@ -79,7 +79,9 @@ def logprobs(prompt: Sequence[int], tokens: Sequence[int], grad: bool = False) -
 
 async def drawn(problems: Sequence[BatchTask]) -> list[list[Sample]]:
     sampling = Sampling(1.0, 1.0, 6, seed=7)
-    return await draw_samples(LocalSampler(POLICY, 64), problems, [4] * len(problems), sampling)
+    return await draw_samples(
+        LocalSampler(POLICY, 64).sample, problems, [4] * len(problems), sampling
+    )
 
 
 async def hinted_batch(rewards: Sequence[float] = (1.0, 0.0, 0.25, 0.5)) -> Batch:
@@ -167,7 +169,7 @@ async def test_those_of_one_prompt_are_asked_for_together() -> None:
             return await super().sample(prompts, n, *others)
 
     sampling = Sampling(1.0, 1.0, 6, seed=7)
-    await draw_samples(Spy(POLICY, 64), hinted(TASKS[:3]), [4] * 3, sampling)
+    await draw_samples(Spy(POLICY, 64).sample, hinted(TASKS[:3]), [4] * 3, sampling)
     # Of each task the third hint and the bare prompt once, the first hint twice.
     assert asked == [(6, 1), (3, 2)]
 

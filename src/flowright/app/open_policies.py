@@ -28,7 +28,7 @@ from flowright.grpo.ranks import ONE, Ranks
 from flowright.llm.chat import Message
 from flowright.policy.base_models import HUB, converted, packaged, smollm2
 from flowright.policy.local import LocalSampler
-from flowright.policy.memory import shape_of, wave_tokens
+from flowright.policy.memory import kept_tokens, shape_of, wave_tokens
 from flowright.policy.model import Policy, choose_device, load_policy
 from flowright.policy.model_folders import load_config, load_tokenizer
 from flowright.policy.sampling import Sampler, Tokenizer, render, template_ids, template_text
@@ -238,8 +238,9 @@ async def check_samplers(config: Config, with_adapter: bool = False) -> str:
 def local_sampler(config: Config, policy: Policy, trained: bool = True) -> LocalSampler:
     """Return a sampler in this process that keeps to the memory plan."""
     section, grpo = config.policy, config.grpo
-    tokens = wave_tokens(section, grpo)
-    return LocalSampler(policy, section.decode_rows, trained, grpo.prefix_sharing, tokens)
+    kept = kept_tokens(section, grpo)
+    tokens = wave_tokens(section, grpo) - kept
+    return LocalSampler(policy, section.decode_rows, trained, grpo.prefix_sharing, tokens, kept)
 
 
 @asynccontextmanager

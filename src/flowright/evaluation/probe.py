@@ -57,7 +57,7 @@ async def probe(
     for some in ([task for task, _ in pairs], [other for _, other in pairs]):
         problems = problems_of(environment, evaluator.encode, list(enumerate(some)))
         attempts = [ATTEMPTS] * len(some)
-        drawn = await draw_samples(sampler, problems, attempts, evaluator.sampling(draw))
+        drawn = await draw_samples(sampler.sample, problems, attempts, evaluator.sampling(draw))
         signatures.append([[environment.signature(s.text) for s in group] for group in drawn])
     groups: dict[str, list[_Probed]] = {}
     for (task, other), own, others in zip(pairs, signatures[0], signatures[1], strict=True):

@@ -32,7 +32,7 @@ from flowright.grpo.problems import (
     draw_samples,
 )
 from flowright.llm.chat import Message
-from flowright.policy.sampling import Sample, Sampler, Sampling
+from flowright.policy.sampling import Draw, Sample, Sampler, Sampling
 from flowright.policy.turns import Contexts
 from flowright.policy.vllm.fleet import all_of
 
@@ -75,7 +75,7 @@ class Player:
         ``key/0``, ``key/1``... An episode depends on the problem's place, its form and its own
         number, and on what is decoded with it by no more than rounding."""
         if self.environment.max_turns == 1:
-            drawn = await draw_samples(self.sampler, problems_P, shares_P, sampling)
+            drawn = await draw_samples(self.sampler.sample, problems_P, shares_P, sampling)
             each = zip(problems_P, drawn, keys_P, strict=True)
             return [problem.episodes(samples, key) for problem, samples, key in each]
         attempts_P = [
@@ -88,14 +88,19 @@ class Player:
 
         async def play_set(numbers: Sequence[int]) -> None:
             some, shares = [problems_P[p] for p in numbers], [shares_P[p] for p in numbers]
-            drawn = await draw_samples(self.sampler, some, shares, sampling)
+            draw = self.sampler.for_episodes(len(sets))
+            drawn = await draw_samples(draw, some, shares, sampling)
             first = [sample for samples in drawn for sample in samples]
-            await self._play([a for p in numbers for a in attempts_P[p]], sampling, first)
+            await self._play([a for p in numbers for a in attempts_P[p]], sampling, draw, first)
 
         if self.sampler.batches:
             await all_of(play_set(numbers) for numbers in sets if numbers)
         else:
-            await all_of(self._play([a], sampling) for some in attempts_P for a in some)
+            each = [attempt for some in attempts_P for attempt in some]
+            draws = [self.sampler.for_episodes(len(each)) for _ in each]
+            await all_of(
+                self._play([a], sampling, draw) for a, draw in zip(each, draws, strict=True)
+            )
         return [[attempt.episode for attempt in attempts] for attempts in attempts_P]
 
     def _attempts(self, problem: BatchTask, share: int, key: str) -> Iterator[_Attempt]:
@@ -121,6 +126,7 @@ class Player:
         self,
         live: Sequence[_Attempt],
         sampling: Sampling,
+        draw: Draw,
         drawn: Sequence[Sample] | None = None,
     ) -> None:
         """Play attempts turn by turn to their ends; ``drawn`` are their first completions."""
@@ -129,7 +135,7 @@ class Player:
             if drawn is None:
                 contexts = [attempt.context_ids for attempt in live]
                 places = [attempt.place + turn * TURN_STRIDE for attempt in live]
-                groups = await self.sampler.sample(contexts, 1, sampling, places)
+                groups = await draw(contexts, 1, sampling, places)
                 drawn = [sample for (sample,) in groups]
             for attempt, sample in zip(live, drawn, strict=True):
                 attempt.turns = (*attempt.turns, Turn(attempt.context_ids, sample))

@@ -14,7 +14,7 @@ from flowright.environments.base import Environment
 from flowright.environments.episode import Episode
 from flowright.environments.rollout import Rollout
 from flowright.llm.chat import Message
-from flowright.policy.sampling import Prompt, Sample, Sampler, Sampling
+from flowright.policy.sampling import Draw, Prompt, Sample, Sampling
 from flowright.policy.vllm.fleet import all_of
 
 FORM_STRIDE = 1 << 20
@@ -217,7 +217,7 @@ class _Draw:
 
 
 async def draw_samples(
-    sampler: Sampler, problems_P: Sequence[BatchTask], shares_P: Sequence[int], sampling: Sampling
+    sample: Draw, problems_P: Sequence[BatchTask], shares_P: Sequence[int], sampling: Sampling
 ) -> list[list[Sample]]:
     """Draw ``shares_P`` samples of each form of each problem, form by form.
 
@@ -240,7 +240,7 @@ async def draw_samples(
     async def draw(count: int) -> None:
         some = [one for one in draws if len(one.attempts) == count]
         prompts, places = [one.token_ids for one in some], [one.place for one in some]
-        found = await sampler.sample(prompts, count, sampling, places)
+        found = await sample(prompts, count, sampling, places)
         for one, samples in zip(some, found, strict=True):
             drawn.update(zip(one.attempts, samples, strict=True))
 

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -25,7 +26,8 @@ from flowright.policy.prefix.decoding import (
     plain_decoding,
     shared_decoding,
 )
-from flowright.policy.sampling import Sample, Sampling
+from flowright.policy.prefix.kept import Kept
+from flowright.policy.sampling import Draw, Sample, Sampling
 
 _BLOCK = 256
 
@@ -72,9 +74,10 @@ class LocalSampler:
     """A Sampler that shares its weights with the learner, so it can never serve stale ones.
 
     ``decode_batch``: rows that are decoded at once; ``tokens``: how many may have keys and values
-    then, all if None, and a single prompt's may be more. ``trained=False`` samples from the
-    reference, the policy before training. ``sharing=False`` decodes with the model's own attention.
-    One call at a time on a policy, and no update meanwhile.
+    then, all if None, and a single prompt's may be more; ``kept``: how many more are kept between
+    the turns of attempts. ``trained=False`` samples from the reference, the policy before training.
+    ``sharing=False`` decodes with the model's own attention. One call at a time on a policy, and no
+    update meanwhile.
     """
 
     batches = True
@@ -86,6 +89,7 @@ class LocalSampler:
         trained: bool = True,
         sharing: bool = True,
         tokens: int | None = None,
+        kept: int | None = None,
     ) -> None:
         self._policy = policy
         self._trained = trained
@@ -93,6 +97,7 @@ class LocalSampler:
         self._sharing = sharing
         self._decode_batch = decode_batch
         self._tokens = tokens
+        self._kept = math.inf if kept is None else kept
         self.version = 0
         self.counters: Sequence[Counters] = ()
         self.metrics: Mapping[str, float] = {}
@@ -101,12 +106,17 @@ class LocalSampler:
         await on_model_thread(self._policy.gather)
         self.version = version
 
+    def for_episodes(self, sets: int) -> Draw:
+        """Share what may be kept evenly among the sets: a set's numbers depend on no other's."""
+        return partial(self.sample, kept=Kept(self._kept / sets))
+
     async def sample(
         self,
         prompts: Sequence[Sequence[int]],
         n: int,
         sampling: Sampling,
         places: Sequence[int] | None = None,
+        kept: Kept | None = None,
     ) -> list[list[Sample]]:
         """See :class:`flowright.policy.sampling.Sampler`.
 
@@ -115,7 +125,7 @@ class LocalSampler:
         """
         cancelled = threading.Event()
         drawing = asyncio.ensure_future(
-            on_model_thread(self.draw, prompts, n, sampling, places, cancelled)
+            on_model_thread(self.draw, prompts, n, sampling, places, cancelled, kept=kept)
         )
         try:
             return await asyncio.shield(drawing)
@@ -132,11 +142,16 @@ class LocalSampler:
         places: Sequence[int] | None = None,
         cancelled: threading.Event | None = None,
         ended: Ended = lambda prompt, number, sample: None,
+        kept: Kept | None = None,
     ) -> list[list[Sample]]:
         """Run :meth:`sample` in this thread; once ``cancelled``, its result is not complete.
         ``ended`` is called in this thread for each whole sample, as it ends."""
         if not prompts:
             return []
+        kept = kept or Kept(0)
+        kept.begin(self.version)
+        if n == 1:  # a later turn: a first one of groups may have several calls
+            kept.retain(prompts)
         places = range(len(prompts)) if places is None else places
         apart = apart_length(prompts, n) if self._sharing else 0
         stopping = cancelled or threading.Event()
@@ -146,7 +161,7 @@ class LocalSampler:
             torch.inference_mode(),
             self._policy.decoding(self._trained),
             self._laid_out(sampling) as policy,
-            self._decoding(policy, prompts) as decoding,
+            self._decoding(policy, prompts, kept) as decoding,
         ):
             while begun < len(prompts) and not call.stopping.is_set():
                 begun = self._decode(call, decoding, begun)
@@ -221,7 +236,7 @@ class LocalSampler:
                 begun += count
             steps = to_device(torch.tensor([[len(row.tokens)] for row in live]), device)
             tokens, logprobs = _draw(logits, uniforms.gather(1, steps)[:, 0], sampling)
-            order = self._going(call, live, tokens, logprobs)
+            order = self._going(call, made, live, tokens, logprobs)
             if call.stopping.is_set() or not order:
                 return begun
             if len(order) < len(live):
@@ -232,7 +247,12 @@ class LocalSampler:
             logits = made.step(tokens)
 
     def _going(
-        self, call: _Call, live: Sequence[_Completion], tokens: Tensor, logprobs: Tensor
+        self,
+        call: _Call,
+        made: SharedDecoding | PlainDecoding,
+        live: Sequence[_Completion],
+        tokens: Tensor,
+        logprobs: Tensor,
     ) -> list[int]:
         """Return the rows that continue behind these tokens, in their new order; the others have
         ended."""
@@ -248,6 +268,7 @@ class LocalSampler:
                 sample = Sample(ids, tuple(row.logprobs), text, reason, self.version)
                 call.found[row.prompt, row.number] = sample
                 call.ended(row.prompt, row.number, sample)
+                made.remember(place, [*call.prompts[row.prompt], *ids])
             else:
                 going.append(place)
         if call.n > 1:

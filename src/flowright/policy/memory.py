@@ -256,11 +256,21 @@ def _blocks(shape: ModelShape, policy: PolicySection) -> int:
 
 
 def wave_tokens(policy: PolicySection, grpo: GrpoSection) -> int:
-    """Return the most tokens that have keys and values while a full wave is decoded: the limit of
-    the local sampler, also in an evaluation with other numbers of samples."""
+    """Return the most tokens that have keys and values while a full wave is decoded, those of
+    :func:`kept_tokens` among them: the limit of the local sampler, also in an evaluation with other
+    numbers of samples."""
     rows = max(policy.decode_rows, grpo.group_size)
     copies = _prompts_at_once(policy, grpo) if grpo.prefix_sharing else rows
     return copies * policy.max_prompt_tokens + rows * policy.tokens_behind_prompt
+
+
+def kept_tokens(policy: PolicySection, grpo: GrpoSection) -> int:
+    """Return how many of these are kept between the turns of attempts: a third, if the others hold
+    a group's first turn; none without several turns or shared prefixes."""
+    if policy.max_episode_tokens is None or not grpo.prefix_sharing:
+        return 0
+    most = wave_tokens(policy, grpo)
+    return min(most // 3, most - policy.max_prompt_tokens - grpo.group_size * policy.max_new_tokens)
 
 
 def _prompts_at_once(policy: PolicySection, grpo: GrpoSection) -> int:

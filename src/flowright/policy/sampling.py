@@ -3,7 +3,7 @@ text of each token. Needs neither torch nor a particular tokenizer.
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, Protocol
@@ -220,6 +220,12 @@ class Sample:
     version: int
 
 
+Draw = Callable[
+    [Sequence[Sequence[int]], int, Sampling, Sequence[int] | None], Awaitable[list[list[Sample]]]
+]
+"""A :meth:`Sampler.sample`."""
+
+
 class Sampler(Protocol):
     """Draws completions from the current policy and proves which one it serves."""
 
@@ -254,6 +260,11 @@ class Sampler(Protocol):
         sample depend on the seed, its prompt's place and its own number, so that one process and
         several draw the same batch.
         """
+        ...
+
+    def for_episodes(self, sets: int) -> Draw:
+        """Return what draws the turns of one of ``sets`` sets of episodes that are played at once:
+        it may keep what it computed of earlier ones."""
         ...
 
     async def refresh(self, version: int) -> None:

@@ -4,9 +4,10 @@ Behind shared prefixes, rows are packed, one token a row, as the learner packs i
 and leave at any step and may differ in length. A step's queries attend to the template in one call,
 to their prompt in one call for each prompt (on a GPU for all), and to their own tokens in one call,
 and these are merged as in :mod:`flowright.policy.prefix.attention`. A prompt with a single row is
-not shared: it is written before the row's own tokens, and one call attends to both. Keys and values
-of template and prompts stay as the prefill left them, on a GPU prompts one behind the other; those
-of the completions are in one tensor, with a place for each row.
+not shared: it is written before the row's own tokens, and one call attends to both; what is kept of
+it from an earlier turn is copied. Keys and values of template and prompts stay as the prefill left
+them, on a GPU prompts one behind the other; those of the completions are in one tensor, with a
+place for each row.
 """
 
 import inspect
@@ -20,9 +21,10 @@ from transformers import DynamicCache
 
 from flowright.policy.layout import packs_of, to_device
 from flowright.policy.model import Policy
-from flowright.policy.prefix.attention import KeysValues, merge
+from flowright.policy.prefix.attention import KeysValues, PrefixBlock, merge
+from flowright.policy.prefix.kept import Kept
 from flowright.policy.prefix.kernels import Attended, Kernel, Segments, kernel_for, segments_of
-from flowright.policy.prefix.tree import Level, shared_length, tree_attention
+from flowright.policy.prefix.tree import forward, shared_length, spans_of, tree_attention
 
 PREFILL_TOKENS = 1024
 """Tokens of prompts in one forward pass; a single prompt may be longer."""
@@ -40,27 +42,35 @@ def apart_length(prompts: Sequence[Sequence[int]], n: int) -> int:
 
 class SharedDecoding:
     """Rows, ``n`` for each prompt that joins, which get another token at each :meth:`step`. There
-    are places for ``rows`` of up to ``room`` tokens each; ``longest``: of the prompts."""
+    are places for ``rows`` of up to ``room`` tokens each; ``longest``: of the prompts. ``kept``:
+    what earlier turns computed."""
 
     joins = True
     """Prompts may join while others are decoded."""
 
     def __init__(
-        self, policy: Policy, template: Level, n: int, rows: int, room: int, longest: int
+        self,
+        policy: Policy,
+        template: Sequence[KeysValues],
+        kept: Kept,
+        n: int,
+        rows: int,
+        room: int,
+        longest: int,
     ) -> None:
-        self._policy, self._above = policy, template
+        self._policy, self._kept = policy, kept
         self._n, self._alone = n, n == 1
-        copied = n == 1 and template.length < LONG_TEMPLATE
-        self._copied = template.keys_values if copied else []
-        self._template = [] if copied else template.keys_values
-        self._begins = 0 if copied else template.length  # the position of a row's first place
+        self._shared, self._depth = template, _length(template)
+        copied = n == 1 and self._depth < LONG_TEMPLATE
+        self._template: Sequence[KeysValues] = [] if copied else template
+        self._begins = 0 if copied else self._depth  # the position of a row's first place
         self._prompts: list[list[KeysValues]] = []
         self._owners: list[int] = []  # of each row, its prompt's place among these
         self._packed: list[KeysValues] = []  # on a GPU, by layer: those of all prompts
         self._segments: Segments | None = None
         self._room = room + (longest - self._begins if self._alone else 0)
         self._rows = rows
-        self._own: Tensor | None = None  # [layers, keys and values, rows, kv heads, room, size]
+        self._own = torch.empty(0)  # [layers, keys and values, rows, kv heads, room, size]
         self._filled = torch.empty(0, dtype=torch.long, device=policy.device)
         self._lengths: list[int] = []  # the same, and what comes before them is not counted
         self._positions = self._filled
@@ -68,14 +78,18 @@ class SharedDecoding:
     def join(self, prompts: Sequence[Sequence[int]]) -> Tensor:
         """Add rows for more prompts behind all others; return the logits [prompts * n, vocab_size]
         of their first tokens."""
-        keys_values, hidden_P = self._prefill(prompts)
-        if self._own is None:
-            self._own = self._places(keys_values[0])
+        depths = [self._depth] * len(prompts)
+        if self._alone:
+            depths = [self._begin(row, ids) for row, ids in enumerate(prompts, len(self._lengths))]
+        keys_values, hidden_P = self._prefill(prompts, depths)
+        self._make_places(len(keys_values[0]), keys_values[0][0][0])
         lengths = [len(prompt) for prompt in prompts for _ in range(self._n)]
         filled = [length - self._begins if self._alone else 0 for length in lengths]
         if self._alone:
-            for row, prompt in enumerate(keys_values, start=len(self._lengths)):
-                self._write(row, prompt)
+            for row, (prompt, depth) in enumerate(
+                zip(keys_values, depths, strict=True), len(self._lengths)
+            ):
+                self._write(row, prompt, depth - self._begins)
         else:
             first = len(self._prompts)
             self._prompts += keys_values
@@ -87,36 +101,72 @@ class SharedDecoding:
         self._positions = torch.cat([self._positions, to_device(torch.tensor(lengths), device)])
         return self._policy.head.logits(hidden_P).repeat_interleave(self._n, dim=0)
 
-    def _prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[list[list[KeysValues]], Tensor]:
-        """Return the prompts' keys and values behind their template; their last hidden states."""
-        template = self._above
-        own = [prompt[template.length :] for prompt in prompts]
+    def _begin(self, row: int, prompt: Sequence[int]) -> int:
+        """Write what is known of a prompt to its row: what is kept, if that is more than the
+        template, or the template, if that is copied. Return the tokens known."""
+        text, known = self._kept.find(prompt), self._shared
+        if text.length > self._depth:
+            known = text.keys_values(0, text.length)
+        own = [(k[:, self._begins :], v[:, self._begins :]) for k, v in known]
+        if _length(own):
+            self._make_places(len(own), own[0][0])
+            self._write(row, own, 0)
+        return _length(known)
+
+    def _prefill(
+        self, prompts: Sequence[Sequence[int]], depths: Sequence[int]
+    ) -> tuple[list[list[KeysValues]], Tensor]:
+        """Return the keys and values of the prompts' tokens from ``depths`` on, before which are
+        the template and what their rows hold; and their last hidden states."""
+        own = [prompt[depth:] for prompt, depth in zip(prompts, depths, strict=True)]
         found: list[list[KeysValues]] = []
         last = []
         for some in packs_of([len(ids) for ids in own], PREFILL_TOKENS):
-            level = Level(self._policy, [own[index] for index in some], template, [0] * len(some))
-            last.append(level.last_hidden)
-            for start, stop in level.spans:
-                found.append([(k[:, start:stop], v[:, start:stop]) for k, v in level.keys_values])
+            texts = [own[index] for index in some]
+            spans = spans_of(texts)
+            blocks: list[PrefixBlock] = []
+            prefixes: list[Sequence[KeysValues]] = []
+            if self._depth:
+                blocks.append(PrefixBlock(0, spans[-1][1], 0, 0, self._depth))
+                prefixes.append(self._shared)
+            for index, (start, stop) in zip(some, spans, strict=True):
+                if depths[index] > self._depth:
+                    places = self._depth - self._begins, depths[index] - self._begins
+                    blocks.append(PrefixBlock(start, stop, len(prefixes), *places))
+                    prefixes.append(_layers(self._own[:, :, len(self._lengths) + index]))
+            depths_here = [depths[index] for index in some]
+            hidden, keys_values = forward(self._policy, texts, depths_here, blocks, prefixes)
+            ends = torch.tensor([stop - 1 for _, stop in spans])
+            last.append(hidden[to_device(ends, hidden.device)])
+            for start, stop in spans:
+                found.append([(k[:, start:stop], v[:, start:stop]) for k, v in keys_values])
         return found, torch.cat(last)
 
-    def _places(self, prompt: Sequence[KeysValues]) -> Tensor:
-        key, _ = prompt[0]
-        self._kernel: Kernel = kernel_for(key)
+    def _make_places(self, layers: int, like: Tensor) -> None:
+        """Make the rows' places, at first, for keys as ``like`` [kv heads, tokens, size]."""
+        if self._own.numel():
+            return
+        self._kernel: Kernel = kernel_for(like)
         # Places behind a row's end are read, if others are longer, and multiplied by 0: any number
         # but NaN will do.
-        return key.new_zeros(len(prompt), 2, self._rows, key.shape[0], self._room, key.shape[2])
+        heads, _, size = like.shape
+        self._own = like.new_zeros(layers, 2, self._rows, heads, self._room, size)
 
-    def _write(self, row: int, prompt: Sequence[KeysValues]) -> None:
-        """Write the beginning of a row: its prompt, behind the template if that is copied."""
-        assert self._own is not None
-        for layer, own in enumerate(prompt):
-            start = 0
-            for k, v in [*self._copied[layer : layer + 1], own]:
-                stop = start + k.shape[1]
-                self._own[layer, 0, row, :, start:stop] = k
-                self._own[layer, 1, row, :, start:stop] = v
-                start = stop
+    def _write(self, row: int, keys_values: Sequence[KeysValues], start: int) -> None:
+        """Write keys and values to a row, from place ``start`` on."""
+        stop = start + _length(keys_values)
+        for layer, (k, v) in enumerate(keys_values):
+            self._own[layer, 0, row, :, start:stop] = k
+            self._own[layer, 1, row, :, start:stop] = v
+
+    def remember(self, row: int, ids: Sequence[int]) -> None:
+        """Keep the keys and values of a row that ends with the last of these ``ids``, which begin
+        with its prompt."""
+        if not self._kept.most:
+            return
+        prompt = [] if self._alone else self._prompts[self._owners[row]]
+        own = _layers(self._own[:, :, row, :, : self._lengths[row]])
+        self._kept.add(ids, (self._template, prompt, own))
 
     def step(self, tokens: Tensor) -> Tensor:
         """Feed a token to each row [rows]; return the logits [rows, vocab_size] of the next one."""
@@ -136,7 +186,6 @@ class SharedDecoding:
         self._at = torch.arange(rows, device=self._filled.device)
         self._unseen: Tensor | None = None
         if min(self._lengths) + 1 < self._used:
-            assert self._own is not None
             places = torch.arange(self._used, device=self._filled.device)
             self._unseen = self._own.new_zeros(rows, 1, 1, self._used).masked_fill_(
                 (places > self._filled[:, None])[:, None, None], -torch.inf
@@ -145,7 +194,6 @@ class SharedDecoding:
     def keep(self, rows: Sequence[int]) -> None:
         """Keep only these rows, in this order, the rows of a prompt one behind the other. None may
         move to a place whose own row moves to a later one: their tokens move within the cache."""
-        assert self._own is not None
         device = self._filled.device
         moved = [(place, row) for place, row in enumerate(rows) if place != row]
         if len(moved) > 2 * len(self._own):  # fewer calls by layer, each through a copy
@@ -170,7 +218,6 @@ class SharedDecoding:
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """Attend with one token a row, as a :class:`flowright.policy.prefix.attention.Tree`."""
-        assert self._own is not None
         own = self._own[layer]
         rows, heads, size = len(self._at), own.shape[2], q.shape[-1]
         if self._unseen is None:  # all rows are of one length
@@ -225,15 +272,34 @@ class SharedDecoding:
         return k, v
 
 
+def _layers(keys_values: Tensor) -> list[KeysValues]:
+    return [(k, v) for k, v in keys_values]
+
+
+def _length(keys_values: Sequence[KeysValues]) -> int:
+    return keys_values[0][0].shape[1] if keys_values else 0
+
+
 @contextmanager
 def shared_decoding(
-    policy: Policy, prompts: Sequence[Sequence[int]]
+    policy: Policy, prompts: Sequence[Sequence[int]], kept: Kept
 ) -> Iterator[Callable[[int, int, int, int], SharedDecoding]]:
     """Compute the beginning that all prompts share; yield a factory of rows for some of them, by
     ``(n, rows, room, longest)``."""
     with tree_attention(policy):
-        template = Level(policy, [prompts[0][: shared_length(prompts)]])
-        yield partial(SharedDecoding, policy, template)
+        yield partial(SharedDecoding, policy, _template(policy, prompts, kept), kept)
+
+
+def _template(policy: Policy, prompts: Sequence[Sequence[int]], kept: Kept) -> Sequence[KeysValues]:
+    """Return keys and values of the beginning that all prompts share, computed unless all of it is
+    kept."""
+    shared = prompts[0][: shared_length(prompts)]
+    if not shared:
+        return []
+    text = max(map(kept.find, prompts), key=lambda text: text.length)
+    if text.length >= len(shared):
+        return text.keys_values(0, len(shared))
+    return forward(policy, [shared], [0])[1]
 
 
 class PlainDecoding:
@@ -296,9 +362,12 @@ class PlainDecoding:
         self._cache.batch_select_indices(going)
         self._mask, self._positions = self._mask[going], self._positions[going]
 
+    def remember(self, row: int, ids: Sequence[int]) -> None:
+        """Keep nothing."""
+
 
 def plain_decoding(
-    policy: Policy, prompts: Sequence[Sequence[int]]
+    policy: Policy, prompts: Sequence[Sequence[int]], kept: Kept
 ) -> AbstractContextManager[Callable[[int, int, int, int], PlainDecoding]]:
     """Yield a factory as :func:`shared_decoding`; its rows share nothing."""
 

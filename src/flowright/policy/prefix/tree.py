@@ -64,7 +64,7 @@ class Level:
         above: "Level | None" = None,
         owners: Sequence[int] = (),
     ) -> None:
-        self.spans = _spans(texts)
+        self.spans = spans_of(texts)
         self.above = above
         self.owners = owners
         self.keys_values: list[KeysValues] = []
@@ -117,11 +117,11 @@ def predictions(
         return firsts
     with keeping_activations(policy):
         hidden, _ = _forward(policy, inputs, above, owners)
-    rows = [(firsts[i : i + 1], hidden[a:b]) for i, (a, b) in enumerate(_spans(inputs))]
+    rows = [(firsts[i : i + 1], hidden[a:b]) for i, (a, b) in enumerate(spans_of(inputs))]
     return torch.cat([tensor for pair in rows for tensor in pair])
 
 
-def _spans(texts: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+def spans_of(texts: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
     """Return the start and stop of each text in the pack."""
     spans: list[tuple[int, int]] = []
     stop = 0
@@ -136,12 +136,8 @@ def _forward(
 ) -> tuple[Tensor, list[KeysValues]]:
     """Return the hidden states [N, hidden_size] of packed texts, and their own keys and values by
     layer."""
-    spans = _spans(texts)
-    ids = torch.tensor([[token for text in texts for token in text]])
+    spans = spans_of(texts)
     depths = [above.depth(owner) for owner in owners] if above else [0] * len(texts)
-    positions = torch.cat(
-        [torch.arange(len(text)) + depth for text, depth in zip(texts, depths, strict=True)]
-    )
     blocks: list[PrefixBlock] = []
     levels: list[Level] = []
     level = above
@@ -154,7 +150,26 @@ def _forward(
         level = level.above
     prefixes = [level.keys_values for level in levels]
     accumulators = [level.accumulators for level in levels]
-    tree = Pass(spans, blocks, prefixes, accumulators if all(accumulators) else ())
+    return forward(
+        policy, texts, depths, blocks, prefixes, accumulators if all(accumulators) else ()
+    )
+
+
+def forward(
+    policy: Policy,
+    texts: Sequence[Sequence[int]],
+    depths: Sequence[int],
+    blocks: Sequence[PrefixBlock] = (),
+    prefixes: Sequence[Sequence[KeysValues]] = (),
+    accumulators: Sequence[Sequence[KeysValues]] = (),
+) -> tuple[Tensor, list[KeysValues]]:
+    """Return the same of texts that begin at positions ``depths``, behind the prefixes of a
+    :class:`flowright.policy.prefix.attention.Pass`."""
+    ids = torch.tensor([[token for text in texts for token in text]])
+    positions = torch.cat(
+        [torch.arange(len(text)) + depth for text, depth in zip(texts, depths, strict=True)]
+    )
+    tree = Pass(spans_of(texts), blocks, prefixes, accumulators)
     hidden = policy.causal_lm.model(
         input_ids=to_device(ids, policy.device),
         position_ids=to_device(positions[None], policy.device),

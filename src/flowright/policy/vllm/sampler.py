@@ -23,7 +23,7 @@ from flowright.llm.counters import Counters
 from flowright.llm.transport import CONNECT_SECONDS
 from flowright.policy.model import Policy
 from flowright.policy.model_thread import on_model_thread
-from flowright.policy.sampling import Sample, Sampling
+from flowright.policy.sampling import Draw, Sample, Sampling
 from flowright.policy.vllm.fleet import all_of
 from flowright.policy.vllm.proof import (
     Known,
@@ -109,6 +109,10 @@ class VllmSampler:
                 for seed in (_seed(sampling.seed, p, g) for g in range(n))
             )
         return [samples[i : i + n] for i in range(0, len(samples), n)]
+
+    def for_episodes(self, sets: int) -> Draw:
+        """The servers keep what they computed of earlier turns."""
+        return self.sample
 
     def untrained(self) -> "UntrainedSampler":
         """Return a sampler of the base model, on the same servers."""
@@ -225,6 +229,9 @@ class UntrainedSampler:
         """See :meth:`VllmSampler.sample`."""
         base = await self._sampler.base_weights()
         return await self._sampler.sample(prompts, n, sampling, places, base)
+
+    def for_episodes(self, sets: int) -> Draw:
+        return self.sample
 
 
 def _seed(*parts: int) -> int:
