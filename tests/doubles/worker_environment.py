@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,6 +21,10 @@ from flowright.policy.sampling import Sample
 
 TASKS = [Task(f"t{i}", "word", "words", f"Say it, {i % 6}.", "y") for i in range(8)]
 """Tasks of six problems: two of them stand twice."""
+
+
+def is_socket(link: Path) -> bool:
+    return str(link.readlink()).startswith("socket:")
 
 
 class Fated(Environment):
@@ -44,6 +49,10 @@ class Fated(Environment):
         if self.config.judge.model == "once" and not self._first("opened"):
             raise UserError("its server is down")
         assert [*tasks] == TASKS
+        if sys.argv[0].endswith("environments/worker.py"):
+            links = {int(link.name): link for link in Path("/proc/self/fd").iterdir()}
+            sockets = [n for n, link in links.items() if link.is_symlink() and is_socket(link)]
+            assert not any(map(os.get_inheritable, sockets)), "children would have its channel"
         yield
 
     def tasks(self) -> TaskSets:

@@ -165,7 +165,9 @@ async def _serve(connection: socket.socket) -> None:
 
 
 def main() -> None:
-    uvloop.run(_serve(socket.socket(fileno=int(sys.argv[1]))))
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    connection.set_inheritable(False)  # no process of an interpreter or a sandbox has it
+    uvloop.run(_serve(connection))
 
 
 if __name__ == "__main__":
