@@ -323,6 +323,9 @@ def pretended() -> Iterator[Record]:
             ("set_device", None),
         ):
             stack.enter_context(patch.object(torch.cuda, name, lambda *_, found=found: found))
+        # Torch 2.14's optimizers would ask a driver whether a stream is captured.
+        current = patch.object(torch.accelerator, "current_accelerator", lambda *_, **__: None)
+        stack.enter_context(current)
         # A checkpoint compares devices where this mode is off, too.
         checks = torch.utils.checkpoint._allowed_determinism_checks_to_fns
         stack.enter_context(patch.dict(checks, default=lambda x: (x.shape, x.dtype)))

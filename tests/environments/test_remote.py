@@ -1,9 +1,11 @@
 """Rollouts in workers give what they give in the trainer's process, whatever befalls a worker."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+import worker_environment
 from worker_environment import TASKS, fated, groups_of, seen
 
 from flowright.config.grpo import RolloutSection
@@ -11,6 +13,12 @@ from flowright.core.errors import ConfigError, Failure, FailureError, Reason, Ru
 from flowright.environments.base import Environment
 from flowright.environments.remote import with_workers
 from flowright.llm.counters import metrics_since
+
+
+@pytest.fixture(autouse=True)
+def _workers_find_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [str(Path(worker_environment.__file__).parent), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
 
 
 async def played(

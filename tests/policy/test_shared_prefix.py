@@ -21,6 +21,7 @@ from flowright.grpo.learner import Learner
 from flowright.grpo.selfcheck import check_sampler, check_sharing
 from flowright.policy.prefix.attention import Pass, PrefixBlock, attend, stacks_of
 from flowright.policy.prefix.decoding import SharedDecoding, shared_decoding
+from flowright.policy.prefix.kept import Kept
 from flowright.policy.prefix.kernels import (
     QKV,
     Attended,
@@ -146,7 +147,7 @@ def test_prompts_packed_for_one_call_are_attended_to_as_one_by_one() -> None:
     """While rows end, the first prompt's all, and another prompt joins."""
     policy = tiny_policy()
     prompts = [[*range(50, 80), *range(90, 91 + length)] for length in (1, 5, 3)]
-    with torch.inference_mode(), shared_decoding(policy, prompts) as made:
+    with torch.inference_mode(), shared_decoding(policy, prompts, Kept(0)) as made:
         assert isinstance(made, partial)
         found = []
         for kind in (SharedDecoding, DecodingOfGpus):
