@@ -28,7 +28,7 @@ from flowright.config.root import Config
 from flowright.core.errors import PeerLost
 from flowright.evaluation.perplexity import HeldOutText, TokenWindow, before_and_after
 from flowright.grpo.batch import Group, Place
-from flowright.grpo.checkpoint import apply, trained_state
+from flowright.grpo.checkpoint import load_trained, trained_state
 from flowright.grpo.learner import Learner
 from flowright.grpo.ranks import ONE, Ranks, open_ranks, peers_of_passes
 from flowright.grpo.selfcheck import check_sharing
@@ -167,7 +167,7 @@ def looked_at(policy: Policy, ranks: Ranks) -> dict[str, Any]:
     before = weights(policy)
     shake(policy, seed=9)
     moved = learner_scores(policy, [list(range(5, 40)), list(range(9, 30))]).scores
-    apply(Path(), state, policy, learner)
+    load_trained(Path(), state, policy, learner)
     return {
         "scores": learner_scores(policy, [list(range(5, 40)), list(range(9, 30))]).scores,
         "moved": moved,

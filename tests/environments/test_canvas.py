@@ -16,7 +16,7 @@ from workflow_doubles import ScriptedModel, task
 from flowright.config.workflow import RewardSection, WorkflowSection
 from flowright.core.errors import Reason
 from flowright.data.task import Kind, Problem, Task
-from flowright.environments.base import Parts, TaskSets, make_environment
+from flowright.environments.base import EnvironmentStatus, TaskSets, make_environment
 from flowright.environments.canvas.actions import (
     OPERATORS,
     Action,
@@ -677,8 +677,8 @@ class Doubled(CanvasEnvironment):
     def counters(self) -> Sequence[Counters]:
         return ()
 
-    def parts(self) -> Parts:
-        return Parts(sandbox=self._sandbox.status)
+    def status(self) -> EnvironmentStatus:
+        return EnvironmentStatus(sandbox=self._sandbox.status)
 
     def state(self, without: Sequence[str] = ()) -> None:
         return None

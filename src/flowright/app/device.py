@@ -58,8 +58,16 @@ class MemoryDemand:
 
     @property
     def plan(self) -> Plan:
-        flags = self.rewrites, self.samples, self.processes
-        return memory_plan(self.shape, self.policy, self.grpo, self.device, self.gpus, *flags)
+        return memory_plan(
+            self.shape,
+            self.policy,
+            self.grpo,
+            self.device,
+            self.gpus,
+            rewrites=self.rewrites,
+            samples=self.samples,
+            processes=self.processes,
+        )
 
     @property
     def least(self) -> int:

@@ -181,16 +181,16 @@ def demand_of(config: Config, processes: int | None = None) -> MemoryDemand | No
         rewrites = tokenizer is not None and Contexts(tokenizer, ()).rewrites
     except (OSError, ValueError, UserError):
         return None  # reported when it is loaded
-    policy, count = config.policy, gpus_of(config)
+    shape, count = shape_of(model, config.policy), gpus_of(config)
     return MemoryDemand(
-        shape_of(model, policy),
-        policy,
+        shape,
+        config.policy,
         config.grpo,
-        count if policy.sharded else 1,
-        planned_device(config),
-        rewrites,
-        not config.section.samples_nothing(config),
-        processes or count,
+        gpus=count if config.policy.sharded else 1,
+        device=planned_device(config),
+        rewrites=rewrites,
+        samples=not config.section.samples_nothing(config),
+        processes=processes or count,
     )
 
 

@@ -217,9 +217,16 @@ def memory_lines(config: Config, policy: Policy, processes: int = 1) -> list[str
         return look_at_device(config, None, policy.device)[1:]
     shape = shape_of(policy.causal_lm, config.policy)
     rewrites = bool(config.policy.max_episode_tokens) and Contexts(policy.tokenizer, ()).rewrites
-    samples, device = not config.section.samples_nothing(config), policy.device.type
-    flags = device, rewrites, samples, processes
-    demand = MemoryDemand(shape, config.policy, config.grpo, policy.gpus, *flags)
+    demand = MemoryDemand(
+        shape,
+        config.policy,
+        config.grpo,
+        gpus=policy.gpus,
+        device=policy.device.type,
+        rewrites=rewrites,
+        samples=not config.section.samples_nothing(config),
+        processes=processes,
+    )
     _, *warnings = look_at_device(config, demand, policy.device)
     shown = f"memory    {memory_summary(demand.plan)}"
     if policy.device.type == "cuda":

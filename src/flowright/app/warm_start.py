@@ -31,11 +31,7 @@ from flowright.data.task import Task
 from flowright.environments.base import Environment, make_environment
 from flowright.environments.episode import Episode
 from flowright.environments.rollout import Rollout
-from flowright.evaluation.evaluator import (
-    Score,
-    make_evaluator,
-    rollout_all,
-)
+from flowright.evaluation.evaluator import Score, make_evaluator, rollout_all
 from flowright.grpo.batch import Group
 from flowright.grpo.fixed_data import completion_group
 from flowright.grpo.learner import Learner

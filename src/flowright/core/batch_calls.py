@@ -3,7 +3,15 @@ batches."""
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from typing import Any, Generic, Literal, TypeVar
 
 from flowright.core.errors import FailureError, UserError, boundary
@@ -132,6 +140,16 @@ async def call_all(
 
 class _Stopped(Exception):
     """Ends the workers of a batch."""
+
+
+async def all_of(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run work concurrently and return its results; the first UserError ends the rest."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one) for one in work]
+    except* UserError as several:
+        raise several.exceptions[0] from None
+    return [task.result() for task in tasks]
 
 
 GATHER = 0.005

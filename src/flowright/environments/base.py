@@ -73,8 +73,8 @@ class TrainingConversation:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """Facts on the open parts of an environment, for its screens and metrics. ``simulated``: one
+class EnvironmentStatus:
+    """Condition of an open environment, for its screens and metrics. ``simulated``: something in it
     is a stand-in. ``notes``: the judge's. ``sandbox``: None without one."""
 
     simulated: bool = False
@@ -101,7 +101,7 @@ class Environment:
     """Base of every environment. Only :meth:`tasks` and :meth:`rollout` have no default. Made from
     the configuration alone; :meth:`open` opens what costs time or may fail. With
     ``rollout.workers`` it is made and opened in other processes, too: :meth:`respond`,
-    :meth:`rollout`, :meth:`parts`, :meth:`counters`, :meth:`state` and :meth:`restore` are called
+    :meth:`rollout`, :meth:`status`, :meth:`counters`, :meth:`state` and :meth:`restore` are called
     there, all other methods here, where it is not open."""
 
     Config: ClassVar[type[EnvironmentSection]] = EnvironmentSection
@@ -362,9 +362,9 @@ class Environment:
         for state in states_of(memory):
             self.restore(state)
 
-    def parts(self) -> Parts:
-        """Return facts on the parts of an open environment."""
-        return Parts()
+    def status(self) -> EnvironmentStatus:
+        """Return the condition of an open environment."""
+        return EnvironmentStatus()
 
     def about(self) -> Mapping[str, Any]:
         """Return the fields of ``state.json`` on an open environment, for the heads of screens. A

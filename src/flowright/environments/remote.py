@@ -20,10 +20,11 @@ from itertools import count
 from typing import Any, Protocol, Self, cast
 
 from flowright.config.grpo import RolloutSection
+from flowright.core.batch_calls import all_of
 from flowright.core.checkout import child_environment
 from flowright.core.errors import RunPaused, UserError
 from flowright.data.task import Task
-from flowright.environments.base import OF_WORKERS, Environment, Parts, states_of
+from flowright.environments.base import OF_WORKERS, Environment, EnvironmentStatus, states_of
 from flowright.environments.episode import Episode, Observation
 from flowright.environments.rollout import Rollout
 from flowright.environments.worker import (
@@ -33,7 +34,6 @@ from flowright.environments.worker import (
     write_message,
 )
 from flowright.llm.counters import Counters
-from flowright.policy.vllm.fleet import all_of
 
 SILENCE_SECONDS = 60.0
 """Limit of a health check, after which a worker is replaced."""
@@ -143,7 +143,7 @@ class _Place:
     starts: int = 0
     was_open: bool = False
     why: str = ""
-    parts: Parts = field(default_factory=Parts)
+    status: EnvironmentStatus = field(default_factory=EnvironmentStatus)
     counters: list[Counters] = field(default_factory=list)
     memory: Any = None
     is_behind: bool = False
@@ -278,7 +278,7 @@ class Workers:
             counters.outages = {
                 url: replace(outage, since=now - outage.since) for url, outage in outages.items()
             }
-        place.parts, place.remembers = reply.parts, reply.remembers or place.remembers
+        place.status, place.remembers = reply.status, reply.remembers or place.remembers
 
     async def _process(self, place: _Place) -> WorkerProcess:
         """Return the running process of a place, started anew if there is none."""
@@ -388,8 +388,8 @@ class RemoteEnvironment(Environment):
     def counters(self) -> Sequence[Counters]:
         return [counters for place in self._workers.places for counters in place.counters]
 
-    def parts(self) -> Parts:
-        return joined_parts([place.parts for place in self._workers.places])
+    def status(self) -> EnvironmentStatus:
+        return joined_status([place.status for place in self._workers.places])
 
     def summarise(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         lost = {"rollout/workers_lost": float(self._workers.lost)}
@@ -399,9 +399,9 @@ class RemoteEnvironment(Environment):
         return [*super().introduction(), f"workers   {self._section_of_workers.workers} roll out"]
 
 
-def joined_parts(parts: Sequence[Parts]) -> Parts:
-    """Return the parts of several workers as those of one: the weakest isolation, all counts."""
-    known = [each.sandbox for each in parts if each.sandbox is not None]
+def joined_status(several: Sequence[EnvironmentStatus]) -> EnvironmentStatus:
+    """Return the status of several workers as that of one: the weakest isolation, all counts."""
+    known = [each.sandbox for each in several if each.sandbox is not None]
     weakest = min(known, key=lambda status: status.isolation.sufficient, default=None)
     if weakest is not None:
         weakest = replace(
@@ -409,8 +409,8 @@ def joined_parts(parts: Sequence[Parts]) -> Parts:
             retried=sum(status.retried for status in known),
             prolonged=sum(status.prolonged for status in known),
         )
-    notes = dict.fromkeys(note for each in parts for note in each.notes)
-    return Parts(any(each.simulated for each in parts), tuple(notes), weakest)
+    notes = dict.fromkeys(note for each in several for note in each.notes)
+    return EnvironmentStatus(any(each.simulated for each in several), tuple(notes), weakest)
 
 
 def with_workers(

@@ -22,7 +22,7 @@ from typing import Any
 import uvloop
 
 from flowright.core.errors import Failure, FailureError, FlowrightError, UserError, boundary
-from flowright.environments.base import Environment, Parts, make_environment, states_of
+from flowright.environments.base import Environment, EnvironmentStatus, make_environment, states_of
 from flowright.environments.episode import Episode, Observation
 from flowright.environments.rollout import Rollout
 from flowright.llm.counters import Outage
@@ -48,7 +48,7 @@ class WorkerReply:
     counts: Sequence[
         tuple[Sequence[str], Mapping[str, Mapping[str, float]], Mapping[str, Outage]]
     ] = ()
-    parts: Parts = field(default_factory=Parts)
+    status: EnvironmentStatus = field(default_factory=EnvironmentStatus)
     remembers: bool = False
 
     def result(self) -> Any:
@@ -100,8 +100,8 @@ class RolloutWorker:
             for owner in self._environment.counters()
         ]
         self._remembers = self._remembers or bool(self._environment.state())
-        parts = self._environment.parts()
-        return WorkerReply(counts=counts, parts=parts, remembers=self._remembers)
+        status = self._environment.status()
+        return WorkerReply(counts=counts, status=status, remembers=self._remembers)
 
     async def open(self, config: bytes, tasks: bytes) -> None:
         environment = make_environment(pickle.loads(config))
@@ -147,7 +147,7 @@ def write_message(writer: asyncio.StreamWriter, message: bytes) -> None:
 
 
 async def _serve(connection: socket.socket) -> None:
-    """Answer requests until the connection ends: with the parent, or by its will."""
+    """Answer requests until the parent closes the connection or ends."""
     reader, writer = await asyncio.open_unix_connection(sock=connection)
     worker = RolloutWorker()
 

@@ -124,7 +124,7 @@ class Saves:
         if restored is None:
             self.run.resume_after(-1)
             return None
-        apply(restored.path, await self._shared(trained), self.policy, self.learner)
+        load_trained(restored.path, await self._shared(trained), self.policy, self.learner)
         lines = self.source.restore(restored.state)
         self.run.resume_after(restored.step)
         self.best = await self.ranks.broadcast(self._best_before())
@@ -248,7 +248,7 @@ def restore(
 ) -> Restored:
     """Load weights and optimizer of an undamaged checkpoint. Raises RunError if they do not fit."""
     restored, trained = read_checkpoint(path, policy, passed_over)
-    apply(path, trained, policy, learner)
+    load_trained(path, trained, policy, learner)
     return restored
 
 
@@ -306,9 +306,8 @@ def trained_state(policy: Policy, learner: Learner) -> dict[str, Any]:
     }
 
 
-def apply(path: Path, trained: Mapping[str, Any], policy: Policy, learner: Learner) -> None:
-    """Put back a :func:`trained_state` that was read of ``path``. Raises RunError if it does not
-    fit."""
+def load_trained(path: Path, trained: Mapping[str, Any], policy: Policy, learner: Learner) -> None:
+    """Load a :func:`trained_state`, read from ``path``. Raises RunError if it does not fit."""
     policy.load(trained["weights"])
     with _fitting(path):
         learner.optimizer.load_state_dict(trained["optimizer"])

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from flowright.core.batch_calls import all_of
 from flowright.core.errors import (
     Blame,
     ConfigError,
@@ -34,7 +35,6 @@ from flowright.grpo.problems import (
 from flowright.llm.chat import Message
 from flowright.policy.sampling import Draw, Sample, Sampler, Sampling
 from flowright.policy.turns import Contexts
-from flowright.policy.vllm.fleet import all_of
 
 
 @dataclass(slots=True)

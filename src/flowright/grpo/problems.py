@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from flowright.core.batch_calls import all_of
 from flowright.core.errors import ConfigError
 from flowright.data.task import Task
 from flowright.environments.base import Environment
@@ -15,7 +16,6 @@ from flowright.environments.episode import Episode
 from flowright.environments.rollout import Rollout
 from flowright.llm.chat import Message
 from flowright.policy.sampling import Draw, Prompt, Sample, Sampling
-from flowright.policy.vllm.fleet import all_of
 
 FORM_STRIDE = 1 << 20
 """Distance between a task's forms among the draws of a batch: more than a batch has tasks."""

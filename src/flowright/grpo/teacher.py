@@ -10,6 +10,7 @@ from typing import Protocol
 from flowright.config.grpo import GrpoSection, TeacherSection
 from flowright.config.policy import LoraSection
 from flowright.config.root import Config
+from flowright.core.batch_calls import all_of
 from flowright.core.errors import ConfigError, RunError, RunPaused, UserError
 from flowright.grpo.batch import Group, Logprobs, Trained, score
 from flowright.grpo.selfcheck import check_sharing
@@ -19,7 +20,7 @@ from flowright.policy.model import Policy, load_policy
 from flowright.policy.model_folders import load_tokenizer
 from flowright.policy.model_thread import on_model_thread
 from flowright.policy.sampling import Tokenizer
-from flowright.policy.vllm.fleet import Fleet, all_of
+from flowright.policy.vllm.fleet import Fleet
 from flowright.policy.vllm.proof import QUESTIONS
 from flowright.policy.vllm.requests import Requests
 

@@ -21,7 +21,7 @@ from flowright.environments.base import (
     SIMULATED_BY_ADDRESS,
     Baseline,
     Demonstration,
-    Parts,
+    EnvironmentStatus,
     Scaffold,
     TaskSets,
     TokenCount,
@@ -154,7 +154,7 @@ class InstructionsEnvironment(RowEnvironment[InstructionsSection]):
         return await with_terms(self._open.terms, groups, rollouts, term_sample)
 
     def summarise(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
-        own = self.parts().metrics()
+        own = self.status().metrics()
         return outcome_metrics(rollouts) | instruction_metrics(rollouts) | own
 
     @property
@@ -207,7 +207,7 @@ class InstructionsEnvironment(RowEnvironment[InstructionsSection]):
 
     @property
     def simulated(self) -> bool:
-        return SIMULATED in self.config.models or self.parts().simulated
+        return SIMULATED in self.config.models or self.status().simulated
 
     def models(self) -> Mapping[str, Sequence[str]]:
         """No executor is asked, and a judge unless checkers decide."""
@@ -228,12 +228,14 @@ class InstructionsEnvironment(RowEnvironment[InstructionsSection]):
     def restore(self, state: Any) -> None:
         self._open.restore(state)
 
-    def parts(self) -> Parts:
+    def status(self) -> EnvironmentStatus:
         judge, sandbox = self._open.judge, self._open.sandbox
-        return Parts(judge is not None and judge.simulated, (), sandbox and sandbox.status)
+        return EnvironmentStatus(
+            judge is not None and judge.simulated, (), sandbox and sandbox.status
+        )
 
     def about(self) -> Mapping[str, Any]:
-        sandbox = self.parts().sandbox
+        sandbox = self.status().sandbox
         about: dict[str, Any] = {**super().about(), "reward": self._reward, "warnings": []}
         if self._asks_judge:
             about["judge"] = ", ".join(self.config.judge_names)
@@ -249,7 +251,7 @@ class InstructionsEnvironment(RowEnvironment[InstructionsSection]):
         lines = [f"reward    {self._reward}"]
         if self._asks_judge:
             lines[0] += f"    judge  {', '.join(self.config.judge_names)}"
-        if sandbox := self.parts().sandbox:
+        if sandbox := self.status().sandbox:
             lines.append(f"sandbox   {sandbox.isolation}")
         if self.simulated:
             lines.append(self.simulated_note() or SIMULATED_BY_ADDRESS)

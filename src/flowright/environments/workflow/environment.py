@@ -22,7 +22,7 @@ from flowright.environments.base import (
     Baseline,
     Demonstration,
     Environment,
-    Parts,
+    EnvironmentStatus,
     TaskSets,
 )
 from flowright.environments.episode import Episode, Observation
@@ -209,7 +209,7 @@ class WorkflowEnvironment(Environment):
         return await self._rollouts.rollout(groups)
 
     def summarise(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
-        return workflow_metrics(rollouts) | self.parts().metrics()
+        return workflow_metrics(rollouts) | self.status().metrics()
 
     def mix(self, rollouts: Sequence[Rollout]) -> dict[str, dict[str, float]]:
         return operator_mix(rollouts)
@@ -320,7 +320,7 @@ class WorkflowEnvironment(Environment):
 
     @property
     def simulated(self) -> bool:
-        return SIMULATED in self.config.models or self.parts().simulated
+        return SIMULATED in self.config.models or self.status().simulated
 
     def models(self) -> Mapping[str, Sequence[str]]:
         return {
@@ -338,13 +338,13 @@ class WorkflowEnvironment(Environment):
     def restore(self, state: Any) -> None:
         self._judge.restore(state)
 
-    def parts(self) -> Parts:
+    def status(self) -> EnvironmentStatus:
         simulated = self._models.simulated or self._judge.simulated
-        return Parts(simulated, self._judge.notes, self._sandbox.status)
+        return EnvironmentStatus(simulated, self._judge.notes, self._sandbox.status)
 
     @property
     def _isolation(self) -> Isolation:
-        sandbox = self.parts().sandbox
+        sandbox = self.status().sandbox
         assert sandbox is not None
         return sandbox.isolation
 
@@ -369,7 +369,7 @@ class WorkflowEnvironment(Environment):
         ]
         if config.reward.has_terms:
             lines.append(f"reward    {config.reward.formula}")
-        lines += [f"judge's note: {note}" for note in self.parts().notes]
+        lines += [f"judge's note: {note}" for note in self.status().notes]
         if config.judge.panel:
             lines.append(f"panel     {', '.join(config.judge.panel)} ({config.judge.combine})")
         for name in sorted(set(config.judge_names)):

@@ -1,8 +1,7 @@
 """Several vLLM servers of one model: each piece of work goes to the least busy, with retries."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Generic, Protocol, TypeVar
 
 from flowright.config.section import ServersSection
 from flowright.core.errors import RunError, RunPaused, UserError
@@ -97,13 +96,3 @@ class Fleet(Generic[S]):
             f"{self._key}: given up after {call.counted} attempts; last: {error.message}; see the "
             "server's log, then --resume"
         )
-
-
-async def all_of(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run work concurrently and return its results; the first UserError ends the rest."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one) for one in work]
-    except* UserError as several:
-        raise several.exceptions[0] from None
-    return [task.result() for task in tasks]

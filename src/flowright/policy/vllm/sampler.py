@@ -17,6 +17,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from flowright.config.policy import PolicySection
+from flowright.core.batch_calls import all_of
 from flowright.core.errors import RunError
 from flowright.core.files import disk_errors
 from flowright.llm.counters import Counters
@@ -24,7 +25,6 @@ from flowright.llm.transport import CONNECT_SECONDS
 from flowright.policy.model import Policy
 from flowright.policy.model_thread import on_model_thread
 from flowright.policy.sampling import Draw, Sample, Sampling
-from flowright.policy.vllm.fleet import all_of
 from flowright.policy.vllm.proof import (
     Known,
     Probe,

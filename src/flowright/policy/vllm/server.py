@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from flowright.config.policy import PolicySection
+from flowright.core.batch_calls import all_of
 from flowright.core.checkout import here
 from flowright.core.errors import RunError
 from flowright.llm.transport import CONNECT_SECONDS, RequestError
 from flowright.policy.sampling import Sampling
-from flowright.policy.vllm.fleet import Fleet, all_of
+from flowright.policy.vllm.fleet import Fleet
 from flowright.policy.vllm.proof import (
     Evidence,
     Probe,
