@@ -234,6 +234,29 @@ async def test_a_slow_answer_holds_nobody_but_its_group(tmp_path: Path) -> None:
     assert not any(event.startswith("0/") and event.endswith("/2") for event in events[:at])
 
 
+async def test_groups_decoded_together_draw_the_same_in_fewer_passes(tmp_path: Path) -> None:
+    passes: list[int] = []
+    drawn: list[list[Any]] = []
+    for most in (1, 2, 0):
+        count = [0]
+
+        def sampler(local: LocalSampler, count: list[int] = count) -> Sampler:
+            def add(module: Any, inputs: Any, output: Any) -> None:
+                count[0] += 1
+
+            local._policy.causal_lm.get_input_embeddings().register_forward_hook(add)
+            return local
+
+        turns = TurnsSection(groups_at_once=most)
+        config = configured({"steps": 1, "turns": turns, **ONCE}, {"keep_logprobs": True}, QUIET)
+        run = tmp_path / str(most)
+        await train(run, Slow(config=config), config, sampler=sampler)
+        passes.append(count[0])
+        drawn.append([row["token_logprobs"]["ids"] for row in read_rollouts(run, 1)])
+    assert drawn[0] == drawn[1] == drawn[2]
+    assert passes[0] > passes[1] == passes[2]
+
+
 @dataclass
 class OneByOne(Wrapped):
     """A sampler that takes each request by itself, as vLLM's."""

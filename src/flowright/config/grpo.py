@@ -74,6 +74,9 @@ class TurnsSection(Section):
     """Weight of `gigpo`'s comparison of states."""
     mask_failed: bool = False
     """Do not train on turns that could not be parsed."""
+    groups_at_once: NonNegative = 1
+    """Groups that the local sampler decodes together: more take less time, and wait for the slowest
+    answer among them; 0: all."""
 
 
 CHUNK_TOKENS = 4096

@@ -184,8 +184,7 @@ class Environment:
 
     @property
     def answers_at_once(self) -> bool:
-        """True if :meth:`respond` waits for nothing: the turns of all groups are then decoded
-        together, else those of a group."""
+        """True if :meth:`respond` waits for nothing; all groups are then decoded together."""
         return False
 
     @property

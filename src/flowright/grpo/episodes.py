@@ -2,9 +2,9 @@
 the environment makes of whole episodes.
 
 Turns are decoded together in fixed sets, never in those that happen to be ready, so that who was
-faster changes no number: a set is all episodes where the environment answers at once, else a group;
-with a sampler that takes requests one by one it is a single episode. A slow answer holds its set,
-and answers are made while other sets decode.
+faster changes no number: a set is all episodes where the environment answers at once, else
+``grpo.turns.groups_at_once`` groups; with a sampler that takes requests one by one it is a single
+episode. A slow answer holds its set, and answers are made while other sets decode.
 """
 
 import json
@@ -82,9 +82,9 @@ class Player:
             list(self._attempts(problem, share, key))
             for problem, share, key in zip(problems_P, shares_P, keys_P, strict=True)
         ]
-        sets = [[p] for p in range(len(problems_P))]
-        if self.environment.answers_at_once:
-            sets = [[*range(len(problems_P))]]
+        count, most = len(problems_P), self.environment.config.grpo.turns.groups_at_once
+        size = most if most and not self.environment.answers_at_once else count
+        sets = [range(first, min(first + size, count)) for first in range(0, count, size or 1)]
 
         async def play_set(numbers: Sequence[int]) -> None:
             some, shares = [problems_P[p] for p in numbers], [shares_P[p] for p in numbers]
@@ -94,7 +94,7 @@ class Player:
             await self._play([a for p in numbers for a in attempts_P[p]], sampling, draw, first)
 
         if self.sampler.batches:
-            await all_of(play_set(numbers) for numbers in sets if numbers)
+            await all_of(play_set(numbers) for numbers in sets)
         else:
             each = [attempt for some in attempts_P for attempt in some]
             draws = [self.sampler.for_episodes(len(each)) for _ in each]
