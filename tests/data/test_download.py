@@ -28,6 +28,7 @@ from flowright.data.sources.dataset import Dataset, File
 from flowright.data.sources.registry import (
     AFLOW,
     DATASETS,
+    DEFAULT_DATASETS,
     load_dataset,
     preference_source,
     read_preferences,
@@ -355,8 +356,9 @@ def test_every_file_of_the_registry_has_an_address_and_a_hash() -> None:
     for made in map(load_dataset, DATASETS):
         for file in made.files:
             assert file.path.startswith(f"{made.name.removesuffix('_sanitized')}/")
-            assert file.url is not None and file.url.startswith("http")
-            assert file.sha256 is not None and len(file.sha256) == 64
+            assert (file.url or file.hub or file.parquet) and (file.url or "http")[:4] == "http"
+            is_known = made.name in DEFAULT_DATASETS or file.sha256 is not None
+            assert not is_known or len(file.sha256 or "") == 64
             for address in (*file.parquet, *([file.hub] if file.hub else [])):
                 repository, _, rest = address.partition("@")
                 assert repository.count("/") == 1 and "/" in rest

@@ -240,7 +240,7 @@ def test_f1_is_a_mean_over_problems_to_which_faults_of_ours_do_not_count():
 def test_a_verdict_that_is_lost_leaves_gold_and_f1():
     lost = failed(problem(0), Reason.JUDGE_FAILED)
     lost = Rollout(lost.task, lost.sample, UNSCORED, lost.failure, gold=Gold(False, "", f1=0.5))
-    assert (lost.gold_score, lost.f1_score) == (0.0, 0.5)
+    assert (lost.gold_score, lost.word_score("f1")) == (0.0, 0.5)
 
 
 def mixture(folder: Path, counts: Mapping[str, int], mode: str = "aflow") -> Path:

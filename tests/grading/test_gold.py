@@ -17,11 +17,11 @@ from flowright.grading import (
     exact_match,
     extract_answer,
     gold_check,
-    token_f1,
 )
 from flowright.grading.choices import chosen_label, same_date
 from flowright.grading.numbers import conclusion, lone_number
 from flowright.grading.text import same_spans, tokens
+from flowright.grading.word_scores import OWN, SCORERS
 from flowright.llm.replies import extract_code
 from flowright.sandbox import Sandbox
 
@@ -66,8 +66,9 @@ def test_extract_answer(text: str, answer: str) -> None:
 def test_extraction_and_comparison_take_any_text(text: str) -> None:
     final = extract_answer(text)
     assert exact_match(final, final)
-    assert token_f1(final, final) == 1.0
-    assert 0.0 <= token_f1(final, "the reference") <= 1.0
+    for scorer in (OWN, *SCORERS.values()):
+        assert scorer.scores(final, [final])[0] == 1.0
+        assert 0.0 <= scorer.scores(final, ["the reference"])[1] <= 1.0
     choices = (("A", "yes"), ("B", "no"))
     assert chosen_label(text, choices) in (None, "A", "B")
     lone_number(text)
@@ -201,12 +202,12 @@ async def test_questions(
     assert "F1" in gold.detail
 
 
-def test_token_f1() -> None:
-    assert token_f1("the cat sat", "cat sat down") == pytest.approx(2 * 2 / (2 + 3))
-    assert token_f1("no", "no way") == 0.0  # closed answers match themselves only
-    assert token_f1("", "") == 1.0
-    assert token_f1("", "cat") == 0.0
-    assert token_f1("a cat a cat", "cat") == pytest.approx(2 / 3)
+def test_our_words_for_datasets_without_a_scorer() -> None:
+    assert OWN.scores("the cat sat", ["cat sat down"])[1] == pytest.approx(2 * 2 / (2 + 3))
+    assert OWN.scores("no", ["no way"])[1] == 0.0  # closed answers match themselves only
+    assert OWN.scores("", [""]) == (1.0, 1.0)
+    assert OWN.scores("", ["cat"])[1] == 0.0
+    assert OWN.scores("a cat a cat", ["cat"])[1] == pytest.approx(2 / 3)
     assert tokens("The well-known $1,050.00 “Prize”!") == ("well", "known", "1050", "prize")
 
 

@@ -76,6 +76,7 @@ CHOICES = (("A", "river"), ("B", "bank"), ("C", "library"))
     ("answer", "label"),
     [
         ("B - bank", "B"),
+        ("b ) bank", "B"),  # MathQA's form
         ("B, because money is kept there.", "B"),
         ("**B. bank**", "B"),
         ("\\textbf{(B)} bank", "B"),

@@ -77,6 +77,7 @@ def _choose(names: Sequence[str], only: str | None) -> "list[Source]":
     from flowright.core.plugins import suggest
     from flowright.data.sources.registry import (
         AFLOW,
+        DATASETS,
         DEFAULT_DATASETS,
         INSTRUCTIONS,
         PREFERENCES,
@@ -86,7 +87,7 @@ def _choose(names: Sequence[str], only: str | None) -> "list[Source]":
     if names and only:
         raise UserError(f"--only {only}: names say it already; give one or the other")
     tasks = (*DEFAULT_DATASETS, AFLOW.name)
-    known = (*tasks, *PREFERENCES, *INSTRUCTIONS)
+    known = (*DATASETS, AFLOW.name, *PREFERENCES, *INSTRUCTIONS)
     unknown = [name for name in names if name not in known and ":" not in name]
     if unknown:
         listed = ", ".join((*known, "or your own as package.module:NAME"))
@@ -96,7 +97,7 @@ def _choose(names: Sequence[str], only: str | None) -> "list[Source]":
             "tasks": tasks,
             "preferences": tuple(PREFERENCES),
             "instructions": tuple(INSTRUCTIONS),
-            "all": known,
+            "all": (*tasks, *PREFERENCES, *INSTRUCTIONS),
         }
         names = groups[only or "tasks"]
         closed = [n for n in names if n in PREFERENCES and not PREFERENCES[n].open]

@@ -57,10 +57,11 @@ def whole_problem(task: Problem) -> str:
     return "\n".join([task.context or "", task.question, *choices])
 
 
-# What makes two problems of a source the same, where that is not the whole problem: HotpotQA has
-# the same question with other passages, MBPP the same description with another signature.
+# What makes two problems of a source the same, where that is not the whole problem: questions with
+# other passages or none, MBPP's descriptions with another signature.
 _IDENTITY: Mapping[str, Callable[[Problem], str]] = {
     "hotpotqa": lambda task: task.question,
+    "2wikimultihop": lambda task: task.question,
     "mbpp": mbpp_description,
 }
 

@@ -22,6 +22,7 @@ from flowright.data.answers import (
 )
 from flowright.data.build import normalise
 from flowright.data.own_programs import read_program, read_tests
+from flowright.data.sources.benchmarks import OPTION, lettered_choices
 from flowright.data.sources.dataset import Converter, UpstreamRow
 from flowright.data.sources.programs import mbpp
 from flowright.data.sources.questions import commonsenseqa, drop, hotpotqa
@@ -40,7 +41,6 @@ _SPLITS |= {"test": "test"}
 _LETTERED = re.compile(r"(?:option|choice)?[ _]?([A-Ja-j])")
 _HEADING = r"\s*(?:(?:answer )?(?:choices|options):)?\s*"
 _BOTH = re.compile(r"\(?(\w)[).:]+\s*(.+)", re.DOTALL)
-_OPTION = re.compile(r"(?:^|,)\s*([a-j])\s*\)\s*(.*?)\s*(?=,\s*[a-j]\s*\)|\Z)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,9 +209,9 @@ class Conversion:
             case Mapping():
                 value = list(value.items())
             case str():
-                value = _OPTION.findall(value)
-            case [*lines] if all(isinstance(one, str) and _OPTION.match(one) for one in lines):
-                value = [_OPTION.findall(one)[0] for one in lines]
+                value = lettered_choices(value)
+            case [*lines] if all(isinstance(one, str) and OPTION.match(one) for one in lines):
+                value = [OPTION.findall(one)[0] for one in lines]
         if not isinstance(value, list) or len(value) < 2:
             raise row.error("choices are a list of two texts or more")
         pairs = []

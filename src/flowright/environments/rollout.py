@@ -251,13 +251,12 @@ class Rollout:
             return None
         return float(self.gold.correct)
 
-    @property
-    def f1_score(self) -> float | None:
-        """The token F1 of an answer in words (:class:`Gold`); 0 and None as for
+    def word_score(self, name: Literal["f1", "exact"]) -> float | None:
+        """Return a score of an answer in words (:class:`Gold`); 0 and None as for
         :attr:`gold_score`."""
         if self._failed:
             return 0.0
-        return None if self.gold is None else self.gold.f1
+        return None if self.gold is None else getattr(self.gold, name)
 
     @property
     def _failed(self) -> bool:
@@ -279,13 +278,14 @@ def to_record(
 ) -> dict[str, Any]:
     """A rollout as it is kept in ``rollouts/``: what the viewer and the report read. ``own`` are
     the environment's fields, ``credit`` the advantages of turns that have their own, None for turns
-    that are not trained on. Values are plain JSON; long texts were cut where they were made."""
+    that are not trained on. Values are plain JSON; long texts were cut where they were made, and of
+    a task of :data:`WITHHELD` there are none."""
     task, sample = rollout.task, rollout.sample
     problem: dict[str, Any] = {"problem": task.problem[:MOST_PROBLEM]}
     if len(task.problem) > MOST_PROBLEM:
         problem["problem_characters"] = len(task.problem)
     shown = {} if rollout.cut_prompt is None else {"cut_prompt": rollout.cut_prompt}
-    return {
+    record = {
         "schema": SCHEMA,
         "step": step,
         "group": group,
@@ -310,6 +310,29 @@ def to_record(
         "advantage": advantage,
         "failure": rollout.failure.record() if rollout.failure else None,
     }
+    return _without_texts(record) if task.source in WITHHELD else record
+
+
+WITHHELD = frozenset({"gpqa"})
+"""Sources whose authors ask that no question be published."""
+
+_NAMES = frozenset(
+    {"id", "key", "kind", "source", "reference"}
+    | {"finish_reason", "status", "blame", "method", "stop"}
+)
+
+
+def _without_texts(value: Any, key: str = "") -> Any:
+    """Return plain JSON with its texts emptied, except names from closed lists and labels."""
+    match value:
+        case Mapping():
+            return {name: _without_texts(inner, name) for name, inner in value.items()}
+        case list() | tuple():
+            return [_without_texts(inner, key) for inner in value]
+        case str():
+            is_name = key in _NAMES or (key == "reason" and value in set(Reason))
+            return value if is_name else ""
+    return value
 
 
 def most_turn_text(turns: int) -> int:

@@ -19,6 +19,7 @@ from flowright.environments.rollout import Reward, Rollout, to_record
 from flowright.evaluation.perplexity import TextScore, text_score_of
 from flowright.grading import Gold
 from flowright.grading.gold import is_free_text
+from flowright.grading.word_scores import SCORERS
 from flowright.grpo.batch import Group, scalar_scores
 from flowright.grpo.episodes import Player, rolled_out
 from flowright.grpo.fixed_data import FixedData
@@ -83,8 +84,9 @@ class TableRow:
     and the composition of attempts by kind (``mix``).
 
     ``shown``: in short tables, too. Of a policy also ``lengths``, the mean tokens of its
-    completions problem by problem, and the score of a ``text`` that it was not trained on. ``f1``:
-    by dataset the mean token F1 with its interval, where answers are free text. ``cut``: problems
+    completions problem by problem, and the score of a ``text`` that it was not trained on. ``f1``
+    and ``exact``: by dataset the mean token F1, and the exact match of its own scorer, with
+    intervals, where answers are free text. ``cut``: problems
     whose prompt was cut. ``outcomes``: for each problem, in their order, each attempt's gold or
     reward (None: unscored); ``costs``: its mean tokens of large models. ``pass_at``: pass@k by k,
     where problems have several attempts.
@@ -99,6 +101,7 @@ class TableRow:
     lengths: tuple[float, ...] = ()
     text: TextScore | None = None
     f1: Mapping[str, Estimate] = field(default_factory=dict)
+    exact: Mapping[str, Estimate] = field(default_factory=dict)
     cut: int = 0
     outcomes: tuple[tuple[float | None, ...], ...] = ()
     costs: tuple[float, ...] = ()
@@ -215,7 +218,6 @@ def make_row(
     # Baselines and scores were not drawn token by token and have no length.
     drawn = group == "policy" and any(lengths)
     mix = environment.mix(flat)
-    f1 = {s: found for s in names if (found := _f1([g for g in rollouts if g[0].task.source == s]))}
     cut = sum(any(r.cut_prompt is not None for r in g) for g in rollouts)
     outcomes = tuple(tuple(r.reward.value if bounds else r.gold_score for r in g) for g in rollouts)
     return TableRow(
@@ -226,7 +228,8 @@ def make_row(
         mix,
         shown,
         tuple(lengths) if drawn else (),
-        f1=f1,
+        f1=_word_scores(rollouts, names, "f1"),
+        exact=_word_scores(rollouts, names, "exact"),
         cut=cut,
         outcomes=outcomes,
         costs=tuple(_mean([float(r.spent.tokens) for r in g if r.spent]) for g in rollouts),
@@ -242,14 +245,23 @@ def _pass_at(outcomes: Sequence[Sequence[float | None]]) -> dict[str, Estimate]:
     return {str(k): Estimate(*found) for k, found in estimates.items()}
 
 
-def _f1(groups: Sequence[Sequence[Rollout]]) -> Estimate | None:
-    """Return a dataset's mean token F1; None where an answer is not free text or has no F1."""
-    checked = [r.gold for g in groups for r in g if r.gold and r.gold.correct is not None]
-    if not all(is_free_text(group[0].task) for group in groups):
-        return None
-    if any(gold.f1 is None for gold in checked):
-        return None
-    return Estimate(*bootstrap([[r.f1_score for r in group] for group in groups]))
+def _word_scores(
+    rollouts: Sequence[Sequence[Rollout]], sources: Sequence[str], name: Literal["f1", "exact"]
+) -> dict[str, Estimate]:
+    """Return the mean score by dataset, without those where an answer is not free text or has no
+    such score."""
+    found: dict[str, Estimate] = {}
+    for source in sources:
+        groups = [group for group in rollouts if group[0].task.source == source]
+        checked = [r.gold for g in groups for r in g if r.gold and r.gold.correct is not None]
+        if name == "exact" and source not in SCORERS:
+            continue
+        if not all(is_free_text(group[0].task) for group in groups):
+            continue
+        if all(getattr(gold, name) is not None for gold in checked):
+            scores = [[rollout.word_score(name) for rollout in group] for group in groups]
+            found[source] = Estimate(*bootstrap(scores))
+    return found
 
 
 def row_of(known: Mapping[str, Any]) -> TableRow:
@@ -266,7 +278,7 @@ def row_of(known: Mapping[str, Any]) -> TableRow:
         "text": None if text is None else text_score_of(text),
         **{
             name: {key: Estimate(**found) for key, found in known.get(name, {}).items()}
-            for name in ("f1", "pass_at")
+            for name in ("f1", "exact", "pass_at")
         },
         "outcomes": tuple(map(tuple, known.get("outcomes", ()))),
         "costs": tuple(known.get("costs", ())),

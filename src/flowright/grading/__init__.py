@@ -2,6 +2,6 @@
 
 from flowright.grading.gold import Gold, gold_check
 from flowright.grading.statements import extract_answer
-from flowright.grading.text import exact_match, token_f1
+from flowright.grading.text import exact_match
 
-__all__ = ["Gold", "exact_match", "extract_answer", "gold_check", "token_f1"]
+__all__ = ["Gold", "exact_match", "extract_answer", "gold_check"]

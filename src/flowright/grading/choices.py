@@ -14,7 +14,7 @@ Choices = Sequence[tuple[str, str]]
 _NAMED = r"(?:(?:option|choice|answer)\s+)?[(\[]?([A-Z0-9])[)\]]?"
 _LABEL = re.compile(rf"{_NAMED}\s*[.:)]?", re.IGNORECASE)
 _LABELLED = re.compile(
-    rf"{_NAMED}(?:[.:,]?\s+-+\s+|[).:,]{{1,2}}\s+|\s+(?=because\b|since\b))(\S.*)",
+    rf"{_NAMED}(?:[.:,]?\s+-+\s+|(?:\s\)|[).:,]{{1,2}})\s+|\s+(?=because\b|since\b))(\S.*)",
     re.IGNORECASE | re.DOTALL,
 )
 _MARKS = re.compile(r"\\(?:text|textbf|mathbf|mathrm)\s?\{([^{}]{0,500})\}|[*_`$]")

@@ -17,7 +17,7 @@ from flowright.data.task import Problem, Task, complete_solution
 from flowright.grading.compare import AnswerComparison, asks_percent, compare
 from flowright.grading.formulas import as_pair
 from flowright.grading.statements import extract_answer
-from flowright.grading.text import token_f1
+from flowright.grading.word_scores import OWN, SCORERS, final_words
 from flowright.llm.replies import extract_code
 from flowright.sandbox import Limits, Sandbox, TestReport
 
@@ -31,8 +31,8 @@ class Gold:
     ``correct`` is None when the check itself failed for our reasons. ``method`` names the deciding
     rule, ``detail`` its findings; it may quote expected values, so it may not reach the policy.
     ``evidence`` is for the judge: how many tests passed and not a word more, because a solution
-    chooses the message that it fails with. ``f1`` is the token F1 of an answer in words
-    (:func:`is_free_text`), the best of all references; it decides nothing.
+    chooses the message that it fails with. Of an answer in words (:func:`is_free_text`) ``f1`` is
+    the token F1 and ``exact`` the dataset's own exact match, None without one; they decide nothing.
     """
 
     correct: bool | None
@@ -40,6 +40,7 @@ class Gold:
     detail: str = ""
     evidence: str | None = None
     f1: float | None = None
+    exact: float | None = None
 
 
 async def gold_check(task: Problem, answer: str, sandbox: Sandbox) -> Gold:
@@ -92,16 +93,18 @@ async def _check_answer(task: Problem, answer: str, sandbox: Sandbox) -> Gold:
         lambda: compare(accepted, answer, task.kind, task.choices, is_percent=percent), answer
     )
     detail = f"{found.final[:200]!r} against {' | '.join(found.expected)[:300]!r}"
-    f1 = None
+    exact = f1 = None
     if is_free_text(task):
-        f1 = max(token_f1(found.final, reference) for reference in accepted)
+        scorer = SCORERS.get(task.source, OWN)
+        exact, f1 = await off_loop(lambda: scorer.scores(final_words(answer), accepted), answer)
+        exact = exact if scorer.is_official else None
         detail += f", F1 {f1:.2f}"
     if found.correct is None:
         try:
             found = await algebra(sandbox)(found)
         except FailureError as error:
             return Gold(None, found.method, str(error))
-    return Gold(found.correct, found.method, detail, f1=f1)
+    return Gold(found.correct, found.method, detail, f1=f1, exact=exact)
 
 
 def is_free_text(task: Task) -> bool:

@@ -7,7 +7,6 @@ import html
 import re
 import string
 import unicodedata
-from collections import Counter
 from functools import lru_cache
 from itertools import pairwise
 from typing import Literal
@@ -182,21 +181,6 @@ def exact_match(answer: str, reference: str) -> bool:
     """Equal after normalisation; two texts of which nothing is left are equal only if they are."""
     one, other = tokens(answer), tokens(reference)
     return one == other if one or other else answer.strip() == reference.strip()
-
-
-_CLOSED = frozenset({"yes", "no", "noanswer"})
-
-
-def token_f1(answer: str, reference: str) -> float:
-    """F1 of the two bags of words after normalisation, in [0, 1] (SQuAD). As in HotpotQA's official
-    script, "yes" and "no" match themselves only."""
-    one, other = tokens(answer), tokens(reference)
-    if one == other:
-        return 1.0
-    if {" ".join(one), " ".join(other)} & _CLOSED:
-        return 0.0
-    shared = sum((Counter(one) & Counter(other)).values())
-    return 2 * shared / (len(one) + len(other)) if shared else 0.0
 
 
 _BETWEEN_SPANS = re.compile(r"[,;\n&]|(?<=\s)and\b")

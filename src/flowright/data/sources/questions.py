@@ -1,4 +1,4 @@
-"""MMLU, CommonsenseQA, GSM8K, HotpotQA and DROP.
+"""MMLU, CommonsenseQA, GSM8K, HotpotQA and DROP; the sets of benchmarks.py have theirs there.
 
 The reference of a multiple choice is a label, never a text: some rows repeat a choice's text, and
 an MMLU choice may be the literal word None. DROP's answers are a number, a date or one or more
@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from flowright.data.sources.dataset import Reader, UpstreamRow, json_table, tar_csv, zip_member
-from flowright.data.task import Problem
+from flowright.data.task import Kind, Problem
 
 
 def mmlu_csv(*folders: str) -> Reader:
@@ -34,7 +34,7 @@ def mmlu(row: UpstreamRow) -> Problem:
         texts = [row.text(column).strip() for column in "ABCD"]
         label = row.text("answer").strip()
     choices = tuple(zip("ABCD", texts, strict=False))
-    return _choice_task(row, f"mmlu/{row.name}", row.text("question"), choices, label)
+    return choice_task(row, f"mmlu/{row.name}", row.text("question"), choices, label)
 
 
 def commonsenseqa(row: UpstreamRow) -> Problem:
@@ -51,20 +51,24 @@ def commonsenseqa(row: UpstreamRow) -> Problem:
         entries = [question.inner(entry, row.name) for entry in question.items("choices")]
         choices = tuple((entry.text("label"), entry.text("text").strip()) for entry in entries)
         stem = question.text("stem")
-    return _choice_task(
-        row, f"commonsenseqa/{row.text('id')}", stem, choices, row.text("answerKey")
-    )
+    return choice_task(row, f"commonsenseqa/{row.text('id')}", stem, choices, row.text("answerKey"))
 
 
-def _choice_task(
-    row: UpstreamRow, id: str, question: str, choices: tuple[tuple[str, str], ...], label: str
+def choice_task(
+    row: UpstreamRow,
+    id: str,
+    question: str,
+    choices: tuple[tuple[str, str], ...],
+    label: str,
+    kind: Kind = "qa",
 ) -> Problem:
+    """A multiple choice. Raises DataError where ``label`` is none of the choices'."""
     labels = [choice_label for choice_label, _ in choices]
     if label not in labels:
         raise row.error(f"the answer {label!r} is not one of the labels {', '.join(labels)}")
     return Problem(
         id=id,
-        kind="qa",
+        kind=kind,
         source=id.partition("/")[0],
         question=question.strip(),
         reference=label,
@@ -108,10 +112,10 @@ def _number_task(row: UpstreamRow, name: str, final: str) -> Problem:
     )
 
 
-def hotpotqa(row: UpstreamRow) -> Problem:
+def hotpotqa(row: UpstreamRow, source: str = "hotpotqa") -> Problem:
     """A row of the official files (``context`` is a list of title and sentences) or of the hub (one
     list of titles, one of sentences). Sentences carry their own spaces. An id of digits only is a
-    number in AFlow's files."""
+    number in AFlow's files. ``aliases`` count as answers."""
     if isinstance(row.get("context"), Mapping):
         context = row.inner(row.table("context"), row.name)
         titles, passages = context.items("title"), context.items("sentences")
@@ -127,12 +131,13 @@ def hotpotqa(row: UpstreamRow) -> Problem:
         for title, text in zip(titles, passages, strict=True)
     ]
     return Problem(
-        id=f"hotpotqa/{row.get('_id' if '_id' in row else 'id')}",
+        id=f"{source}/{row.get('_id' if '_id' in row else 'id')}",
         kind="qa",
-        source="hotpotqa",
+        source=source,
         question=row.text("question").strip(),
         reference=row.text("answer").strip(),
         context="\n\n".join(blocks),
+        alternatives=tuple(row.texts("aliases")) if "aliases" in row else (),
     )
 
 

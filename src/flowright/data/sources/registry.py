@@ -5,6 +5,7 @@ hashes are in ``registry.yaml``.
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,9 +13,20 @@ import yaml
 
 from flowright.core.checkout import here
 from flowright.core.errors import ConfigError, DataError
-from flowright.core.plugins import Table, suggest
+from flowright.core.plugins import Names, load, suggest
 from flowright.core.tables import raise_problems
 from flowright.data.preferences import Pair, Rated
+from flowright.data.sources.benchmarks import (
+    aime,
+    gpqa,
+    mathqa,
+    prm800k_math,
+    short_answer,
+    squad_questions,
+    squad_v2,
+    wikimultihop,
+    with_aliases,
+)
 from flowright.data.sources.comparisons import (
     autoj,
     by_bias,
@@ -51,7 +63,7 @@ from flowright.data.sources.questions import (
     mmlu,
     mmlu_csv,
 )
-from flowright.data.task import Problem
+from flowright.data.task import Kind, Problem
 
 S = TypeVar("S", bound=Source)
 _FACTS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
@@ -198,15 +210,70 @@ DROP = _source(
 # AFlow's splits of five datasets, in one archive: files, and no splits of its own.
 AFLOW = _source(Dataset, "aflow", kind="qa")
 
-_PROBLEMS = (GSM8K, HUMANEVAL, MBPP, MBPP_SANITIZED, MMLU, HOTPOTQA, COMMONSENSEQA, DROP)
-DATASETS = Table("dataset", {one.name: f"{__name__}:{one.name.upper()}" for one in _PROBLEMS})
-DEFAULT_DATASETS = tuple(name for name in DATASETS if name != MBPP_SANITIZED.name)
+
+def _benchmark(
+    name: str,
+    kind: Kind,
+    convert: Converter,
+    read: Reader = read_upstream,
+    /,
+    **paths: str,
+) -> Dataset:
+    """A set with one file for each of its splits, named below its folder."""
+    parts = {
+        split: (SplitPart(f"{name}/{path}", convert, split, read),) for split, path in paths.items()
+    }
+    return _source(Dataset, name, kind=kind, splits={"official": parts})
+
+
+def _wikimultihop() -> Dataset:
+    """2WikiMultihopQA, with the aliases of its scorer where their file is."""
+    made = _benchmark("2wikimultihop", "qa", wikimultihop, train="train.json", test="dev.json")
+    aliases = ("2wikimultihop/id_aliases.json",)
+    parts = {
+        split: (replace(part, read=with_aliases, also=aliases), part)
+        for split, (part,) in made.splits["official"].items()
+    }
+    return replace(made, splits={"official": parts})
+
+
+_DEFAULT = (GSM8K, HUMANEVAL, MBPP, MMLU, HOTPOTQA, COMMONSENSEQA, DROP)
+_BY_NAME: Mapping[str, Dataset] = {
+    dataset.name: dataset
+    for dataset in (
+        *_DEFAULT,
+        MBPP_SANITIZED,
+        _benchmark(
+            "nq_open", "qa", partial(short_answer, "nq_open"),
+            train="NQ-open.train.jsonl", test="NQ-open.dev.jsonl",
+        ),
+        _benchmark(
+            "triviaqa", "qa", partial(short_answer, "triviaqa"),
+            train="train.jsonl", test="validation.jsonl",
+        ),
+        _benchmark(
+            "squad_v2", "qa", squad_v2, squad_questions,
+            train="train-v2.0.json", test="dev-v2.0.json",
+        ),
+        _wikimultihop(),
+        _benchmark("bamboogle", "qa", partial(short_answer, "bamboogle"), test="test.jsonl"),
+        _benchmark("math", "math", prm800k_math, train="train.jsonl", test="test.jsonl"),
+        *(
+            _benchmark(name, "math", partial(aime, name), test=f"{name}.jsonl")
+            for name in ("aime24", "aime25", "aime26")
+        ),
+        _benchmark("mathqa", "math", mathqa, train="train.json", val="dev.json", test="test.json"),
+        _benchmark("gpqa", "qa", gpqa, test="gpqa_diamond.csv"),
+    )
+}  # fmt: skip
+DATASETS = Names("dataset", tuple(_BY_NAME))
+DEFAULT_DATASETS = tuple(dataset.name for dataset in _DEFAULT)
 
 
 def load_dataset(choice: str) -> Dataset:
     """The dataset of that name, or a user's own by import path. Raises ConfigError."""
     try:
-        found = DATASETS.load(DATASETS.check(choice))
+        found = _BY_NAME.get(DATASETS.check(choice)) or load(choice, "dataset")
     except ValueError as error:
         raise ConfigError(str(error)) from None
     if not isinstance(found, Dataset):
