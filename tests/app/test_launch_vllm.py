@@ -254,7 +254,7 @@ def test_the_documented_layout_of_eight_gpus_starts_as_written(
         assert urls == [f"http://127.0.0.1:{port}/v1" for port in ports[:3]]
         assert [seen_at(house, port)[1] for port in ports[:3]] == ["0", "1", "2"]
         policy, gpus = seen_at(house, ports[0] + 1)
-        assert gpus == "3" and "--max-lora-rank 64 --max-loras 8" in policy
+        assert gpus == "3" and "--max-lora-rank 64 --max-loras 2" in policy
         config = load_config(ROOT / "config/training.yaml", arguments[5:])
         assert arguments[:3] == ["--nproc_per_node", "4", "train.py"]
         assert config.physical_gpus == (4, 5, 6, 7) and config.policy.sampler == "vllm"

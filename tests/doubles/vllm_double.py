@@ -94,7 +94,9 @@ class VllmDouble:
     edit: Callable[[dict[str, Any], dict[str, Any]], None] = lambda reply, body: None
     adapters: dict[str, Adapter] = field(default_factory=dict)
     requests: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)  # of loads
     delay: float = 0.0
+    gate: asyncio.Event | None = None  # that a request waits for
     in_flight: int = 0
     most_at_once: int = 0
 
@@ -147,6 +149,8 @@ class VllmDouble:
         self.most_at_once = max(self.most_at_once, self.in_flight)
         try:
             await asyncio.sleep(self.delay)
+            if self.gate is not None:
+                await self.gate.wait()
             route = self._routes().get(path)
             if route is None:
                 return await _unknown(request)
@@ -170,8 +174,9 @@ class VllmDouble:
         name, path = body["lora_name"], body["lora_path"]
         if not name or not path:
             return error(400, "Both 'lora_name' and 'lora_path' must be provided.")
-        if name in self.adapters:
-            return error(400, f"The lora adapter '{name}' has already been loaded.")
+        if name in self.adapters:  # vLLM loads one after the other, by name
+            self.refusals.append(f"The lora adapter '{name}' has already been loaded.")
+            return error(400, self.refusals[-1])
         folder = Path(path)
         if not self.sees(path) or not folder.is_dir():
             told = f"Loading lora {name} failed: No adapter found for {path}"

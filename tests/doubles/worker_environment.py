@@ -12,7 +12,12 @@ from typing import Any
 from flowright.config.root import Config
 from flowright.core.errors import ConfigError, UserError
 from flowright.data.task import Task
-from flowright.environments.base import Environment, TaskSets, make_environment
+from flowright.environments.base import (
+    Environment,
+    EnvironmentStatus,
+    TaskSets,
+    make_environment,
+)
 from flowright.environments.episode import Episode, Observation
 from flowright.environments.registry import make_config
 from flowright.environments.rollout import Reward, Rollout
@@ -57,6 +62,9 @@ class Fated(Environment):
 
     def tasks(self) -> TaskSets:
         return TaskSets(TASKS, TASKS)
+
+    def status(self) -> EnvironmentStatus:
+        return EnvironmentStatus(notes=(f"{self.config.llm.in_flight(1)} requests",))
 
     @property
     def max_turns(self) -> int:

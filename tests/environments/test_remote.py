@@ -39,6 +39,14 @@ def at_work(environment: Environment, said: list[str], **section: Any) -> Enviro
     return with_workers(environment, section, said.append, silence_seconds=4)
 
 
+async def test_ranks_and_their_workers_share_the_bound_on_requests(tmp_path: Path):
+    most = fated(tmp_path).config.llm.in_flight(1)
+    for workers, share in ((0, most // 3), (2, most // 6)):
+        environment = with_workers(fated(tmp_path), RolloutSection(workers=workers), print, ranks=3)
+        async with environment.open(TASKS):
+            assert environment.status().notes == (f"{share} requests",)
+
+
 async def test_two_workers_roll_out_as_one_process_does(tmp_path: Path):
     alone = await played(fated(tmp_path), {}, {})
     said: list[str] = []

@@ -4,6 +4,7 @@ import asyncio
 import email.utils
 import gzip
 import json
+import pickle
 import socket
 import time
 from contextlib import ExitStack
@@ -14,6 +15,7 @@ from llm_standin import DROP, HANG, StandIn, delta, good, http, problem, stream
 
 from flowright.config.llm import LlmSection, ModelEntry
 from flowright.core.errors import ConfigError, FailureError, Reason
+from flowright.llm.balance import balance_of
 from flowright.llm.chat import (
     REFUSAL,
     ChatReply,
@@ -465,6 +467,20 @@ def test_a_bound_over_all_servers_is_kept_whatever_their_number(
     section = LlmSection.model_validate(keys)
     assert (section.in_flight(1), section.in_flight(8)) == (each, total)
     assert client_for(base_url=dead_urls(8), section=section).concurrency == total
+
+
+@pytest.mark.parametrize(
+    ("processes", "each", "total"), [(1, 8, 20), (2, 4, 10), (3, 2, 6), (5, 1, 4), (100, 1, 1)]
+)
+def test_processes_that_ask_the_same_servers_share_their_bounds(
+    processes: int, each: int, total: int
+):
+    section = LlmSection(max_concurrency_per_server=8, max_concurrency=20).shared_by(processes)
+    section = pickle.loads(pickle.dumps(section))  # as it goes to a worker
+    balance = balance_of([f"http://{n}" for n in range(8)], ("k",), section)
+    assert {server.window.ceiling for server in balance.servers} == {each}
+    assert balance.total == section.in_flight(8) == total
+    assert section.model_dump() == section.shared_by(1).model_dump()
 
 
 async def test_a_cancelled_call_leaves_nothing_behind():

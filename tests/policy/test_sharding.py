@@ -29,6 +29,8 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[st
     async def work() -> None:
         async with VllmDouble() as server:
             assert await run_ranks("shard_worker.py", str(out), server.url) == [0, 0]
+            # For both: a trial, versions 0 to 2, and resumed a trial, 2 and 3.
+            assert server.seen["load_lora_adapter"] == 7
 
     asyncio.run(work())
     return out, [torch.load(out / f"{rank}.pt") for rank in (0, 1)]

@@ -94,7 +94,7 @@ def test_an_empty_adapter_is_described_as_the_runs_own(tmp_path: Path) -> None:
 REFUSALS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"max_lora_rank": 16}, {"rank": 32}, "start it with --max-lora-rank 32 or above, or lower"),
     ({"adapts": frozenset({"q_proj"})}, {}, "take out of policy.lora.target_modules what"),
-    ({"sees": lambda path: False}, {}, "as we do; set policy.vllm.adapter_dir"),
+    ({"sees": lambda path: False}, {}, "as the first process does; set policy.vllm.adapter_dir"),
     ({"fail": lambda path, body: error(500, "LoRA is not enabled. Use --enable-lora.")
       if body.get("lora_name") else None}, {}, "takes no adapters while it runs"),
     ({"runtime_lora": False}, {}, "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"),

@@ -68,7 +68,7 @@ Environment variables, EXECUTOR_... for the executor and POLICY_... for the poli
   ..._REASONING_PARSER    openai_gptoss           (none)      only for GPT-OSS's model_type
   ..._CHAT_TEMPLATE       (none)                  (none)      as policy.chat_template
   ..._MAX_LORA_RANK       (none)                  64
-  ..._MAX_LORAS           (none)                  2           times the ranks that share a server
+  ..._MAX_LORAS           (none)                  2           as policy.vllm.max_loras
   ..._START_SECONDS       1800                    1800        timeout until it serves
   ..._STOP_SECONDS        60                      60          timeout before it is killed
 

@@ -249,20 +249,23 @@ async def open_samplers(
 ) -> AsyncIterator[tuple[Sampler, Sampler]]:
     """Open samplers of the policy as trained and as it was before, in the same place, so that a
     comparison does not measure a difference between samplers. ``folder``: place of the servers'
-    adapters, below the run's name; concurrent samplers need different ones, as each of several
-    ranks does. The ranks share out the servers, if there are enough."""
+    adapters, below the run's name; concurrent runs need different ones. The ranks share out the
+    servers if there are enough; else the first publishes for all."""
     section = config.policy
     if section.sampler == "local":
         yield local_sampler(config, policy), local_sampler(config, policy, trained=False)
         return
     urls, path = section.vllm.base_urls, Path(config.run.name) / folder
-    if ranks.size > 1:
-        path /= f"rank-{ranks.rank}"
-    if len(urls) >= ranks.size:
-        vllm = section.vllm.model_copy(update={"base_urls": tuple(ranks.mine(urls))})
-        section = section.model_copy(update={"vllm": vllm})
+    has_own = len(urls) >= ranks.size
+    vllm = section.vllm.shared_by(ranks.size)
+    if has_own:
+        most = vllm.max_concurrency_per_server * ranks.size  # one rank asks each
+        own = {"base_urls": tuple(ranks.mine(urls)), "max_concurrency_per_server": most}
+        vllm = vllm.model_copy(update=own)
+    section = section.model_copy(update={"vllm": vllm})
     root = section.vllm.adapter_dir or config.run.output_dir
-    sampler = VllmSampler(policy, section, config.served_policy, root / path)
+    publishes = has_own or ranks.is_first
+    sampler = VllmSampler(policy, section, config.served_policy, root / path, ranks, publishes)
     try:
         yield sampler, sampler.untrained()
     finally:

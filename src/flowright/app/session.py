@@ -165,7 +165,11 @@ async def _reporter(
 
 async def _run(start: Start, run: RunDirectory | Follower, console: Console, ranks: Ranks) -> int:
     environment = with_workers(
-        start.environment, start.config.rollout, partial(say, console), starter_on_ray(start.config)
+        start.environment,
+        start.config.rollout,
+        partial(say, console),
+        starter_on_ray(start.config),
+        ranks=ranks.size,
     )
     start = replace(start, environment=environment)
     config, tasks = start.config, start.tasks
@@ -174,7 +178,7 @@ async def _run(start: Start, run: RunDirectory | Follower, console: Console, ran
         await opened.enter_async_context(environment.open([*tasks.train, *tasks.val]))
         start, policy, text = await _prepare_policy(start, console, ranks, sampled=True)
         config, tasks = start.config, start.tasks
-        teacher = await opened.enter_async_context(open_teacher(config, policy))
+        teacher = await opened.enter_async_context(open_teacher(config, policy, ranks.size))
         samplers = open_samplers(config, policy, ranks=ranks)
         sampler, before = await opened.enter_async_context(samplers)
         askers = [sampler, before, *([teacher] if teacher else [])]

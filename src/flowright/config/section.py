@@ -1,7 +1,7 @@
 """The base of every section of the configuration, and the types of its fields."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Self, get_args
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -9,6 +9,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    PrivateAttr,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -67,13 +68,14 @@ class Section(BaseModel):
 
 
 class Concurrency(Section):
-    """Bounds on the requests in flight of a process."""
+    """Bounds on the requests in flight of a run; its processes have equal shares."""
 
     max_concurrency_per_server: Positive = 64
-    """Most requests of a process in flight at each server; halved at 429, 503 and timeouts,
+    """Most requests of a run in flight at each server; halved at 429, 503 and timeouts,
     regained while replies come in time."""
     max_concurrency: Positive | None = None
     """The same over all servers."""
+    _processes: int = PrivateAttr(default=1)
 
     @model_validator(mode="before")
     @classmethod
@@ -82,10 +84,17 @@ class Concurrency(Section):
             return {"max_concurrency_per_server": data["max_concurrency"], **data}
         return data
 
+    def shared_by(self, processes: int) -> Self:
+        """Return the section for one of so many processes that ask the same servers."""
+        found = self.model_copy()
+        found._processes = processes
+        return found
+
     def in_flight(self, servers: int) -> int:
-        """Return the most requests in flight at this many servers."""
-        most = self.max_concurrency_per_server * servers
-        return min(most, self.max_concurrency or most)
+        """Return the most requests of this process in flight at so many servers, at least 1."""
+        most = max(1, self.max_concurrency_per_server // self._processes) * servers
+        total = self.max_concurrency
+        return min(most, max(1, total // self._processes) if total else most)
 
 
 class ServersSection(Concurrency):

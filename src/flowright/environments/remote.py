@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, Protocol, Self, cast
@@ -419,10 +420,14 @@ def with_workers(
     say: Callable[[str], None],
     start: StartWorker | None = None,
     silence_seconds: float = SILENCE_SECONDS,
+    ranks: int = 1,
 ) -> Environment:
-    """Return the environment, not yet open, with its rollouts in the workers of ``section``; itself
-    without any. ``say`` shows a line about a worker that was lost. ``start``: default processes on
-    this machine."""
+    """Return the environment of one of so many ``ranks``, not yet open, with its rollouts in the
+    workers of ``section``, if any, and its share of the run's requests. ``say`` shows a line about
+    a worker that was lost. ``start``: default processes on this machine."""
+    environment = copy(environment)
+    llm = environment.config.llm.shared_by(ranks * max(section.workers, 1))
+    environment.config = environment.config.model_copy(update={"llm": llm})
     if not section.workers:
         return environment
     kind = type(environment)

@@ -8,7 +8,7 @@ summed after that. Without torchrun there is one rank, and torch.distributed is 
 import asyncio
 import os
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
-from flowright.core.errors import ConfigError, PeerLost
+from flowright.core.errors import ConfigError, PeerLost, RunError
 from flowright.policy.model import Peers
 
 Item = TypeVar("Item")
@@ -43,7 +43,7 @@ class Ranks(Peers):
 
     @property
     def is_first(self) -> bool:
-        """True for the process that writes the run directory and the terminal."""
+        """True for the process that also writes the run directory and the terminal."""
         return self.rank == 0
 
     def mine(self, items: Sequence[Item]) -> list[Item]:
@@ -63,6 +63,19 @@ class Ranks(Peers):
     async def broadcast(self, item: Item) -> Item:
         """Return the first rank's item."""
         return (await self.all_gather(item if self.is_first else None))[0]  # pyright: ignore
+
+    async def gather_results(self, work: Awaitable[Item]) -> list[Item]:
+        try:
+            mine = [await work], tuple[str, ...]()
+        except PeerLost:
+            raise
+        except RunError as error:
+            mine = [], tuple(error.problems)
+        shares = await self.all_gather(mine)
+        for _, problems in shares:
+            if problems:
+                raise RunError(*problems)
+        return [result for results, _ in shares for result in results]
 
     def gather(self, item: Item) -> list[Item]:
         """Return each rank's item, by rank, while nothing else runs."""

@@ -154,12 +154,15 @@ def check_vocabulary(policy: Tokenizer, teacher: Tokenizer) -> None:
 
 
 @asynccontextmanager
-async def open_teacher(config: Config, policy: Policy) -> AsyncIterator[Teacher | None]:
-    """Open the teacher of a run; None without one. Raises UserError for one that cannot be used."""
+async def open_teacher(
+    config: Config, policy: Policy, ranks: int = 1
+) -> AsyncIterator[Teacher | None]:
+    """Open the teacher of one of a run's ``ranks``; None without one. Raises UserError for one that
+    cannot be used."""
     if not config.grpo.has_teacher:
         yield None
     elif config.grpo.teacher.base_urls:
-        teacher = ServedTeacher(config.grpo.teacher)
+        teacher = ServedTeacher(config.grpo.teacher.shared_by(ranks))
         try:
             await teacher.check(policy.tokenizer, config.policy.sequence_tokens)
             yield teacher

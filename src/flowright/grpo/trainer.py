@@ -178,14 +178,14 @@ class Trainer:
         but only once the step is recorded and saved, since its update is good."""
         began, problems = time.perf_counter(), ()
         try:
-            metrics |= await self.source.refresh(step)
+            found = await self.ranks.gather_results(self.source.refresh(step))
+            metrics |= found[self.ranks.rank]
         except PeerLost:
             raise
         except RunError as error:
             problems = error.problems
         metrics["time/update"] += time.perf_counter() - began
-        shares = await self.ranks.all_gather(problems)
-        return next((share for share in shares if share), ())
+        return problems
 
     async def _evaluate(self, step: int) -> dict[str, float]:
         self._stage("evaluate", step)

@@ -299,9 +299,9 @@ class Balance:
 
 
 def balance_of(urls: Sequence[str], keys: Sequence[str], section: Concurrency) -> Balance:
-    """Return a balance of servers within the bounds of a section."""
-    windows = {url: Window(section.max_concurrency_per_server) for url in urls}
-    return Balance(windows, keys, section.max_concurrency or math.inf)
+    """Return a balance of servers within this process' share of a section's bounds."""
+    windows = {url: Window(section.in_flight(1)) for url in urls}
+    return Balance(windows, keys, section.in_flight(len(urls)))
 
 
 def _end_of_rest(one: Server | Key) -> float:

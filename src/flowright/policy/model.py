@@ -3,11 +3,11 @@
 The trained part, and the policy before training, are in :mod:`flowright.policy.tuning`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,15 +26,27 @@ from flowright.policy.lora import quantise
 from flowright.policy.model_folders import load_config, load_model, load_tokenizer
 from flowright.policy.tuning import FullTuning, Tuning, add_adapter
 
+T = TypeVar("T")
+
 
 class Peers:
-    """The processes that run a model together, each with a part of its weights. All must run the
-    same passes, as the weights are gathered from all. This one holds them all alone."""
+    """The processes of a run. Where each has a part of the weights, all must run the same passes,
+    as the weights are gathered from all. This one is alone."""
+
+    @property
+    def is_first(self) -> bool:
+        """True for the process that writes what is written once."""
+        return True
 
     def longest(self, counts: Sequence[int]) -> list[int]:
         """Return, place by place, the largest of all processes' counts; a shorter list continues
         with zeros. Called by all."""
         return list(counts)
+
+    async def gather_results(self, work: Awaitable[T]) -> list[T]:
+        """Return the result of each process' ``work``; a RunError of one is raised on all. Called
+        by all."""
+        return [await work]
 
 
 @dataclass(frozen=True, slots=True)

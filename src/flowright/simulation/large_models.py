@@ -62,6 +62,7 @@ async def open_models(
             entries[SIMULATED] = (await stack.enter_async_context(server)).entry()
         clients: dict[str, ChatClient] = {}
         for name in sorted(entries):
-            clients[name] = ChatClient(name, entries[name], llm)
+            own = name == SIMULATED  # each process has one
+            clients[name] = ChatClient(name, entries[name], llm.shared_by(1) if own else llm)
             stack.push_async_callback(clients[name].aclose)
         yield OpenModels(clients)

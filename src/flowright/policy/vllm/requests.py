@@ -164,8 +164,10 @@ class Requests:
         return response.status not in (404, 405)
 
     async def load(self, name: str, path: Path) -> None:
+        """Load an adapter, unless it is loaded already: another process of the run may do so at
+        the same time, and vLLM then refuses one of the two."""
         response = await self._post("/load_lora_adapter", lora_name=name, lora_path=str(path))
-        if response.status != 200:
+        if response.status != 200 and "already been loaded" not in message_of(response):
             raise _load_error(response, self._url, path, self._rank)
 
     async def unload(self, name: str) -> None:
@@ -210,7 +212,7 @@ def _load_error(response: Response, url: str, path: Path, rank: int) -> RequestE
     message = message_of(response)
     lower = message.lower()
     if "no adapter found" in lower:  # a network disk may show it a moment later
-        hint = f"it must see {path} as we do; set policy.vllm.adapter_dir"
+        hint = f"it must see {path} as the first process does; set policy.vllm.adapter_dir"
         return RequestError(NOT_SEEN, f"{url}: {message}; {hint}", blames_server=False)
     if response.status in (404, 405) and "adapter" not in lower:
         message = NO_RUNTIME_LORA

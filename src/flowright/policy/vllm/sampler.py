@@ -10,9 +10,10 @@ import asyncio
 import secrets
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 
@@ -22,12 +23,14 @@ from flowright.core.errors import RunError
 from flowright.core.files import disk_errors
 from flowright.llm.counters import Counters
 from flowright.llm.transport import CONNECT_SECONDS
-from flowright.policy.model import Policy
+from flowright.policy.model import Peers, Policy
 from flowright.policy.model_thread import on_model_thread
 from flowright.policy.sampling import Draw, Sample, Sampling
 from flowright.policy.vllm.proof import (
+    ROUNDING,
     Known,
     Probe,
+    Proof,
     Weights,
     learner_scores,
     probe_texts,
@@ -41,12 +44,25 @@ from flowright.runs.checkpoints import step_name
 class VllmSampler:
     """A :class:`flowright.policy.sampling.Sampler` over one or several servers, which serve
     ``model``, the policy's base. ``folder`` belongs to this run alone, and the servers see it under
-    the same path. For one event loop."""
+    the same path. For one event loop.
+
+    Of several ``peers`` the first writes each adapter. Those that share its servers do not
+    ``publish`` but take over its proofs; a server that restarts is made ready by any of them."""
 
     batches = False
 
-    def __init__(self, policy: Policy, section: PolicySection, model: str, folder: Path) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        section: PolicySection,
+        model: str,
+        folder: Path,
+        peers: Peers | None = None,
+        publishes: bool = True,
+    ) -> None:
         self._policy = policy
+        self._peers = peers or Peers()
+        self._publishes = publishes
         self._model = model
         self._folder = folder.absolute()
         self._max_loras = section.vllm.max_loras
@@ -69,20 +85,29 @@ class VllmSampler:
             async with asyncio.timeout(CONNECT_SECONDS):
                 await self._drop(set())
         await self._fleet.aclose()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._peers.is_first:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     async def refresh(self, version: int) -> None:
         """Write the adapter to a new folder, have it loaded and proven, then drop the oldest.
 
         Raises RunError if no server proves within ``wait_seconds`` that it serves the adapter, and
         at once if one serves something else. Until this returns, samples are drawn from the version
-        before, and the weights must not change.
+        before, and the weights must not change. Called by all ``peers``.
         """
-        weights = await on_model_thread(self._written, version)
-        await self._fleet.publish(weights, self._probe())
+        if self._trial is None:
+            trial = await self._written(self._save_trial)
+            # Under names of their own, several processes can try a server at the same time.
+            self._trial = replace(trial, name=f"flowright-trial-{secrets.token_hex(4)}")
+        weights = await self._written(partial(self._save, f"version {version}", version))
+        shares = await self._peers.gather_results(self._published(weights))
+        if not self._publishes:
+            for url, proof in shares[0][0].items():
+                self._fleet.servers[url].vouched[weights.name] = proof
+            await self._fleet.publish(weights, self._probe())
         self._kept.append(weights)
         self._earlier.append(weights.known)
-        await self._retire()
+        await self._retire({name for _, in_use in shares for name in in_use})
 
     async def sample(
         self,
@@ -134,18 +159,33 @@ class VllmSampler:
     def metrics(self) -> Mapping[str, float]:
         return self._fleet.proof_metrics(self._kept[-1].name) if self._kept else {}
 
-    def _written(self, version: int) -> Weights:
-        """Score and save the adapter; before the first, the base model and the trial adapter."""
-        self._trial = self._trial or self._save_trial()
-        return self._save(f"version {version}", version)
+    async def _written(self, save: Callable[[], Weights]) -> Weights:
+        """Return what the first process saved. Raises RunError if another has other weights."""
+        found = await self._peers.gather_results(on_model_thread(save))
+        scores = [weights.known.scores for weights in found]
+        apart = max(float((one - scores[0]).square().mean()) ** 0.5 for one in scores)
+        if not apart <= ROUNDING:
+            raise RunError(
+                "policy.sampler: the processes of this run have different weights, "
+                f"{apart:.3g} nats a token apart; go on from a checkpoint with --resume"
+            )
+        return found[0]
+
+    async def _published(self, weights: Weights) -> tuple[Mapping[str, Proof], list[str]]:
+        """Return the servers' proofs, and the names that this process samples from."""
+        if self._publishes:
+            await self._fleet.publish(weights, self._probe())
+        return self._fleet.proofs(weights.name), [name for name, n in self._in_use.items() if n]
 
     def _save(self, name: str, version: int, known: Known | None = None) -> Weights:
-        """Save the adapter as it is, in a folder of its own, in the model's precision, in which a
-        server multiplies it. ``name`` is for people."""
+        """Score the adapter as it is; the first process saves it in a folder of its own, in the
+        model's precision, in which a server multiplies it. ``name`` is for people."""
         folder = f"{step_name(version) if known is None else 'trial'}-{secrets.token_hex(4)}"
         path = self._folder / folder
         # Before anything that may fail: with split weights, all processes run this together.
         known = known or learner_scores(self._policy, self._texts, name)
+        if not self._peers.is_first:
+            return Weights("", version, known)
         with disk_errors(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
             dtype = self._policy.causal_lm.dtype
@@ -187,21 +227,21 @@ class VllmSampler:
         finally:
             self._in_use[weights.name] -= 1
 
-    async def _retire(self) -> None:
+    async def _retire(self, in_use: set[str]) -> None:
         """Drop all but the newest adapters and those in use, on the servers first, which may read a
         folder again."""
         newest = {weights.name for weights in self._kept[-self._max_loras :]}
-        self._kept = [w for w in self._kept if w.name in newest or self._in_use[w.name]]
+        self._kept = [w for w in self._kept if w.name in newest | in_use]
         # A server that has restarted may be at its trial just now.
-        stay = [w for w in (*self._kept, self._trial) if w is not None]
-        await self._drop({weights.name for weights in stay})
-        folders = {weights.path for weights in stay}
-        for path in self._folder.iterdir():
+        folders = {w.path for w in (*self._kept, self._trial) if w and w.path}
+        await self._drop(folders)
+        for path in self._folder.iterdir() if self._peers.is_first else ():
             if path not in folders:
                 await asyncio.to_thread(shutil.rmtree, path)
 
-    async def _drop(self, keep: set[str]) -> None:
-        await all_of(s.drop(self._folder, keep) for s in self._fleet.servers.values())
+    async def _drop(self, keep: Collection[Path]) -> None:
+        if self._publishes:
+            await all_of(s.drop(self._folder, keep) for s in self._fleet.servers.values())
 
 
 class UntrainedSampler:

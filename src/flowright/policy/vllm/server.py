@@ -66,6 +66,7 @@ class PolicyServer:
         self._section = section
         self._requests = Requests(url, section.vllm, self._forget, section.lora.rank)
         self._proven: dict[str, Proof | None] = {}  # by name; None of the base model
+        self.vouched: dict[str, Proof] = {}  # another process' proofs; used once it is listed
         self._base: dict[int, Tensor] = {}  # scores of each text without an adapter
         self._evidence = Evidence()
         self._passed_trial = False
@@ -97,12 +98,13 @@ class PolicyServer:
                 raise RunError(*(f"{self._where}: {line}" for line in error.problems)) from None
             self._proven[weights.name] = proof
 
-    async def drop(self, folder: Path, keep: Collection[str]) -> None:
+    async def drop(self, folder: Path, keep: Collection[Path]) -> None:
         """Unload the adapters below ``folder`` but those to keep, also an earlier process's."""
         try:
             cards = await self._requests.models(CONNECT_SECONDS)
             for card in cards.values():
-                if card.name not in keep and Path(card.root or "").parent == folder:
+                path = Path(card.root or "")
+                if path not in keep and path.parent == folder:
                     await self._requests.unload(card.name)
         except RequestError:
             return
@@ -143,6 +145,7 @@ class PolicyServer:
     def _forget(self) -> None:
         """Drop all proofs: the server may have been restarted."""
         self._proven.clear()
+        self.vouched.clear()
         self._base.clear()
         self._evidence = Evidence()
         self._passed_trial = False
@@ -170,6 +173,10 @@ class PolicyServer:
         cards = await self._requests.models()
         if problem := self._missing(cards):
             raise RunError(problem)
+        vouched = self.vouched.pop(weights.name, None)
+        if vouched is not None and weights.name in cards:
+            _check_card(cards, weights)
+            return vouched
         await self._check_base(probe)
         if weights.path is None:
             return None
@@ -282,10 +289,14 @@ class PolicyFleet(Fleet[PolicyServer]):
     def answered(self, url: str) -> None:
         self._lost.discard(url)
 
+    def proofs(self, name: str) -> dict[str, Proof]:
+        """Return the proofs of an adapter by server."""
+        found = {url: server.proof(name) for url, server in self.servers.items()}
+        return {url: proof for url, proof in found.items() if proof is not None}
+
     def proof_metrics(self, name: str) -> dict[str, float]:
         """Return the metrics of an adapter's proof, of several servers' the least certain one."""
-        found = [server.proof(name) for server in self.servers.values()]
-        proofs = [proof for proof in found if proof is not None]
+        proofs = self.proofs(name).values()
         if not proofs:
             return {}
         return min(proofs, key=lambda proof: (proof.decided, -proof.lacking)).metrics()
