@@ -1,13 +1,16 @@
 """Kernels, host syncs, copies, FLOPs, bytes and peak memory of an update and of decoding on a GPU,
 counted without one, and the seconds that they would take on an H100.
 
-    python benchmarks/cuda_ledger.py [--sizes 0.5B 7B 14B] [--kl 0.001] [--lines 12]
+    python benchmarks/cuda_ledger.py [--sizes 0.5B 7B 14B] [--lines 12]
     python benchmarks/cuda_ledger.py --sizes 7B --sites      # by line of the source
+    python benchmarks/cuda_ledger.py --kl 0.001 --checkpointing --chunk 4096
 
 The project's own update (``Learner.update``) and decoding (``LocalSampler.draw``) run on a
-pretended device (``pretended_cuda.py``) in bfloat16 at the shapes of Qwen2.5, with gradient
-checkpointing and LoRA of rank 32 on every linear layer. Layers are alike: two runs, of 2 and of 3
-layers, give the figures of all; the peak is that of all layers at a smaller batch.
+pretended device (``pretended_cuda.py``) in bfloat16 at the shapes of Qwen2.5, with the settings of
+config/training.yaml and what ``auto`` makes of them at 7B on 80 GB: no recomputed layers, chunks of
+8,192 tokens. A step that measures the KL (``grpo.kl_every``) counts by its share of the steps.
+Layers are alike: two runs, of 2 and of 3 layers, give the figures of all; the peak is that of all
+layers at a smaller batch.
 
 The seconds are a model, not a measurement. A kernel takes the longest of: its FLOPs at the share of
 989 TFLOP/s that such kernels reach, its bytes at 80 % of 3.35 TB/s, and a least time. Starting it
@@ -21,6 +24,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,7 +33,8 @@ from pretended_cuda import Event, Record, pretended
 from transformers import AutoModelForCausalLM, Qwen2Config
 
 from flowright.config.grpo import GrpoSection
-from flowright.config.policy import LoraSection, PolicySection
+from flowright.config.policy import PolicySection
+from flowright.environments.registry import load_config
 from flowright.grpo.learner import Learner
 from flowright.policy.local import LocalSampler
 from flowright.policy.memory import memory_plan, shape_of
@@ -62,7 +67,7 @@ UPDATE = Load(prompts=32, prompt=1500, template=1380, size=16, length=300, ragge
 LARGEST = Load(prompts=2, prompt=4096, template=2048, size=16, length=768)
 """Fills packs and chunks to their limits, for the peak."""
 
-BUDGET = 4096
+TRAINING = load_config(Path(__file__).parents[1] / "config/training.yaml")
 FILL = 150
 """Tokens that each row has when a decoded token is counted."""
 
@@ -140,7 +145,40 @@ def purpose(event: Event) -> str:
     return "loss, input, clipping"
 
 
-def make_policy(size: str, record: Record, layers: int | None, load: Load) -> Policy:
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """``chunk``: grpo.micro_batch_tokens; ``checkpointing``: all layers are recomputed, or none."""
+
+    kl: float = TRAINING.grpo.kl_coefficient
+    chunk: int = 8192
+    checkpointing: bool = False
+
+    def policy(self, load: Load) -> PolicySection:
+        update = {
+            "dtype": "bfloat16",
+            "gradient_checkpointing": self.checkpointing,
+            "max_prompt_tokens": load.prompt,
+            "max_new_tokens": load.length,
+            "decode_batch": load.prompts * load.size,
+        }
+        return TRAINING.policy.model_copy(update=update)
+
+    def grpo(self, load: Load) -> GrpoSection:
+        update = {
+            "kl_coefficient": self.kl,
+            "micro_batch_tokens": self.chunk,
+            "prompts_per_step": load.prompts,
+            "group_size": load.size,
+        }
+        return TRAINING.grpo.model_copy(update=update)
+
+
+SHIPPED = Settings()
+
+
+def make_policy(
+    size: str, record: Record, layers: int | None, load: Load, settings: Settings
+) -> Policy:
     """Make a policy on the pretended device, all or some ``layers`` of it."""
     config: Qwen2Config = copy.deepcopy(QWEN_7B)
     config.update(SIZES[size] | ({"num_hidden_layers": layers} if layers else {}))
@@ -151,44 +189,24 @@ def make_policy(size: str, record: Record, layers: int | None, load: Load) -> Po
         base = AutoModelForCausalLM.from_config(
             config, dtype=torch.bfloat16, attn_implementation="sdpa"
         )
-        policy = policy_of(base, train_tokenizer([], 512), section_of(load), 0, size)
+        policy = policy_of(base, train_tokenizer([], 512), settings.policy(load), 0, size)
     for tensor in (*policy.model.parameters(), *policy.model.buffers()):
         record.track(tensor)
     return policy
 
 
-def section_of(load: Load) -> PolicySection:
-    return PolicySection(
-        dtype="bfloat16",
-        device="cuda",
-        gradient_checkpointing=True,
-        max_prompt_tokens=load.prompt,
-        max_new_tokens=load.length,
-        decode_batch=load.prompts * load.size,
-        lora=LoraSection(rank=32, alpha=32),
-    )
-
-
-def grpo_of(load: Load, kl: float) -> GrpoSection:
-    return GrpoSection(
-        kl_coefficient=kl,
-        micro_batch_tokens=BUDGET,
-        learning_rate=1e-6,
-        prompts_per_step=load.prompts,
-        group_size=load.size,
-    )
-
-
-def update(size: str, layers: int | None, load: Load, kl: float) -> tuple[Ledger, Record, Policy]:
+def update(
+    size: str, layers: int | None, load: Load, settings: Settings = SHIPPED, step: int = 1
+) -> tuple[Ledger, Record, Policy]:
     """Count one update, not the first one: the optimizer has its state."""
     with pretended() as record:
-        policy = make_policy(size, record, layers, load)
-        learner = Learner(policy, grpo_of(load, kl), 1.0, 0)
+        policy = make_policy(size, record, layers, load, settings)
+        learner = Learner(policy, settings.grpo(load), 1.0, 0)
         vocab_size = policy.causal_lm.config.vocab_size
         learner.update(Load(1, 4, 0, 2, 2).groups(vocab_size), 1, load.length)
         groups = load.groups(vocab_size)
         record.clear()
-        learner.update(groups, 1, load.length)
+        learner.update(groups, step, load.length)
     return Ledger(Counter(record.events)), record, policy
 
 
@@ -209,7 +227,7 @@ def decoding(
 ) -> tuple[Ledger, Record, Policy]:
     """Count the work between one decoded token of all rows and the next, at ``fill`` tokens."""
     with pretended() as record:
-        policy = make_policy(size, record, layers, load)
+        policy = make_policy(size, record, layers, load, SHIPPED)
         sampler = LocalSampler(policy, load.prompts * load.size)
         prompts = [group.prompt_ids for group in load.groups(policy.causal_lm.config.vocab_size)]
         record.clear()
@@ -261,7 +279,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=SIZES)
     parser.add_argument("--work", nargs="+", default=["update", "decoding", "peak"])
-    parser.add_argument("--kl", type=float, default=0.001, help="grpo.kl_coefficient")
+    parser.add_argument("--kl", type=float, default=SHIPPED.kl, help="grpo.kl_coefficient")
+    parser.add_argument("--chunk", type=int, default=SHIPPED.chunk, help="tokens run at once")
+    parser.add_argument("--checkpointing", action="store_true", help="recompute all layers")
     parser.add_argument("--prompts", type=int, default=UPDATE.prompts)
     parser.add_argument("--fill", type=int, default=FILL, help="tokens of a row")
     parser.add_argument("--lines", type=int, default=12, help="lines of the source for each list")
@@ -272,28 +292,39 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> None:
     options = parse(arguments)
     load = replace(UPDATE, prompts=options.prompts)
+    settings = Settings(options.kl, options.chunk, options.checkpointing)
     kinds = ["wait", "pageable", "mixed", *(["kernel"] if options.sites else [])]
     print(f"{load.prompts} prompts of {load.template} + {load.prompt - load.template} tokens, "
-          f"{load.size} completions of about {load.length} each")  # fmt: skip
+          f"{load.size} completions of about {load.length} each; {settings}")  # fmt: skip
     for size in options.sizes:
         if "update" in options.work:
-            found, layer = whole(lambda n, size=size: update(size, n, load, options.kl), size)
-            table(found, f"update, {size}")
-            with pretended() as record:
-                shape = shape_of(make_policy(size, record, None, load).causal_lm, section_of(load))
-            used = flops(shape, load, True, options.kl > 0) / found.seconds / PEAK
-            print(f"modelled {found.seconds:.2f} s, utilisation {used:.1%}")
-            totals(found, layer)
-            lists(found, options.lines, kinds)
+            updates(size, load, settings, options.lines, kinds)
         if "decoding" in options.work:
-            token = lambda n, size=size: decoding(size, n, load, options.fill)  # noqa: E731
-            found, layer = whole(token, size)
+            found, layer = whole(lambda n, s=size: decoding(s, n, load, options.fill), size)
             table(found, f"decoded token, {size}")
             print(f"modelled {1000 * found.seconds:.1f} ms for {load.prompts * load.size} rows")
             totals(found, layer)
             lists(found, options.lines, kinds)
         if "peak" in options.work:
-            peaks(size, options.kl)
+            peaks(size, settings)
+
+
+def updates(size: str, load: Load, settings: Settings, lines: int, kinds: Sequence[str]) -> None:
+    """Print the ledger of an update, and of one that measures the KL where not all do."""
+    found, layer = whole(lambda n: update(size, n, load, settings), size)
+    table(found, f"update, {size}")
+    seconds, share = found.seconds, float(settings.kl > 0)
+    if every := 0 if share else TRAINING.grpo.kl_every:
+        share = 1 / every
+        measuring = whole(lambda n: update(size, n, load, settings, every), size)[0].seconds
+        print(f"modelled {seconds:.2f} s, {measuring:.2f} s in each {every}th, which measures a KL")
+        seconds += share * (measuring - seconds)
+    with pretended() as record:
+        causal_lm = make_policy(size, record, None, load, settings).causal_lm
+    needed = flops(shape_of(causal_lm, settings.policy(load)), load, True, share)
+    print(f"modelled {seconds:.2f} s, utilisation {needed / seconds / PEAK:.1%}")
+    totals(found, layer)
+    lists(found, lines, kinds)
 
 
 def totals(found: Ledger, layer: Ledger) -> None:
@@ -301,15 +332,15 @@ def totals(found: Ledger, layer: Ledger) -> None:
           f"kernels of a layer {layer.number('kernel')}")  # fmt: skip
 
 
-def peaks(size: str, kl: float) -> None:
+def peaks(size: str, settings: Settings) -> None:
     """Print the most bytes that were alive at once beside the plan's."""
-    section = section_of(LARGEST)
+    section = settings.policy(LARGEST)
     for phase, work in (
-        ("updating", lambda: update(size, None, LARGEST, kl)),
+        ("updating", lambda: update(size, None, LARGEST, settings)),
         ("sampling", lambda: decoding(size, None, LARGEST, 1)),
     ):
         _, record, policy = work()
-        plan = memory_plan(shape_of(policy.causal_lm, section), section, grpo_of(LARGEST, kl))
+        plan = memory_plan(shape_of(policy.causal_lm, section), section, settings.grpo(LARGEST))
         planned = plan.phases[phase]
         print(f"{phase}, {size}: peak {record.peak / 2**30:.2f} GiB at {record.peak_site}, "
               f"planned {planned / 2**30:.2f}, {planned / record.peak:.3f} of it")  # fmt: skip

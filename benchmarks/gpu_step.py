@@ -120,8 +120,9 @@ class Measured:
     peak: int
 
 
-def flops(shape: ModelShape, load: Load, sharing: bool, kl: bool = False) -> float:
-    """What an update must compute; see the module's docstring."""
+def flops(shape: ModelShape, load: Load, sharing: bool, kl: float = 0) -> float:
+    """What an update must compute, with a KL in this share of the steps; see the module's
+    docstring."""
     lengths = [length for some in load.lengths for length in some]
     own = load.prompt - load.template
     if sharing:

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-from cuda_ledger import Ledger, decoding, update
+from cuda_ledger import Ledger, Settings, decoding, update
 from gpu_step import Load
 from pretended_cuda import CUDA, pretended
 
@@ -18,7 +18,8 @@ def layer_of(one: Ledger, two: Ledger) -> int:
 
 
 def test_an_update_reads_back_its_norm_and_its_sums() -> None:
-    one, two = (update("7B", layers, LOAD, kl=0.001)[0] for layers in (1, 2))
+    settings = Settings(kl=0.001, checkpointing=True)
+    one, two = (update("7B", layers, LOAD, settings)[0] for layers in (1, 2))
     assert (two.number("pageable"), two.number("mixed")) == (0, 0)
     assert {site.rpartition(":")[0]: count for site, count in two.sites("wait")} == {
         "copy to the CPU at grpo/step_record.py": 3,
