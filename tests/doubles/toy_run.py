@@ -205,7 +205,7 @@ class Outcome:
 
 async def train(
     path: Path,
-    environment: Toy | None = None,
+    environment: Environment | None = None,
     config: Config | None = None,
     resume: bool = False,
     sampler: Callable[[LocalSampler], Sampler] = lambda local: local,

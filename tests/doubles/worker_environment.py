@@ -35,7 +35,8 @@ def is_socket(link: Path) -> bool:
 class Fated(Environment):
     """A completion is what happens while it is rolled out: ``kill``, ``stop`` (by signals) or
     ``hang``, the first time that the folder ``run.output_dir`` sees it; ``always_kill`` every
-    time; ``wait``; ``lambda``, a rollout that cannot be sent. ``judge.model`` is what happens while
+    time; ``kill_again`` and ``raise_again``, an answer that fails, the second time; ``wait``;
+    ``lambda``, a rollout that cannot be sent. ``judge.model`` is what happens while
     it is made or opened. A problem is known from its first rollout on, which is what it remembers,
     and the reward is 1 for a known one."""
 
@@ -72,7 +73,8 @@ class Fated(Environment):
 
     async def respond(self, episode: Episode) -> Observation | None:
         await self._befall(episode.sample.text)
-        if episode.sample.text == "raise":
+        text = episode.sample.text
+        if text == "raise" or (text == "raise_again" and not self._first(text)):
             raise ValueError("no answer")
         return Observation(f"after {len(episode.turns)}")
 
@@ -89,6 +91,8 @@ class Fated(Environment):
 
     async def _befall(self, text: str) -> None:
         if text == "always_kill" or (text == "kill" and self._first(text)):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if text == "kill_again" and not self._first(text) and self._first("killed again"):
             os.kill(os.getpid(), signal.SIGKILL)
         if text == "stop" and self._first(text):
             os.kill(os.getpid(), signal.SIGSTOP)

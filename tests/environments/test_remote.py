@@ -86,6 +86,27 @@ async def test_a_worker_that_is_lost_is_replaced_and_no_number_changes(
     assert line.startswith("rollout worker ") and why in line
 
 
+@pytest.mark.parametrize(("text", "losses"), [("kill_again", 2), ("raise_again", 1)])
+async def test_a_failure_while_a_new_worker_gets_its_memory_changes_no_number(
+    tmp_path: Path, text: str, losses: int
+):
+    quiet, loud = tmp_path / "quiet", tmp_path / "loud"
+    quiet.mkdir(), loud.mkdir()
+    alone = await played(fated(quiet), {}, {}, {})
+    said: list[str] = []
+    environment = with_workers(fated(loud), RolloutSection(workers=1), said.append)
+    async with environment.open(TASKS):
+        found = [seen(await environment.rollout(groups_of(1)))]
+        if text == "raise_again":
+            assert await environment.answer_in_time(groups_of(1, {2: text})[2][0])
+            found.append(seen(await environment.rollout(groups_of(2))))
+        else:
+            found.append(seen(await environment.rollout(groups_of(2, {2: text}))))
+        found.append(seen(await environment.rollout(groups_of(3, {4: "kill"}))))
+    assert found == alone[0]
+    assert len(said) == losses
+
+
 async def test_a_worker_that_is_lost_again_and_again_pauses_the_run(tmp_path: Path):
     environment = at_work(fated(tmp_path), [])
     with pytest.raises(RunPaused) as paused:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from clocks import without_clocks
+from judged_environment import judged
 from tiny_policy import same
 from toy_run import TASKS, Killed, Outcome, Toy, Wrapped, configured, train
 
@@ -20,7 +21,7 @@ from flowright.config.root import Config
 from flowright.core.errors import UserError
 from flowright.core.files import Lock
 from flowright.data.task import Problem
-from flowright.environments.base import TaskSets
+from flowright.environments.base import Environment, TaskSets
 from flowright.environments.episode import Episode
 from flowright.environments.rollout import Rollout
 from flowright.runs.run_files import read_config, read_metrics, read_rollouts
@@ -196,7 +197,9 @@ class Own(Toy):
         self.seen = dict(state)
 
 
-async def killed_while_one_waits(run: Path, config: Config) -> Outcome:
+async def killed_while_one_waits(
+    run: Path, config: Config, environment: Environment | None = None
+) -> Outcome:
     """Killed after step 2 was saved, with the batch of step 3 sampled."""
 
     def kill(version: int) -> None:
@@ -204,7 +207,11 @@ async def killed_while_one_waits(run: Path, config: Config) -> Outcome:
             raise Killed
 
     return await train(
-        run, Own(), config, sampler=lambda local: Wrapped(local, refreshed=kill), raises=Killed
+        run,
+        environment or Own(),
+        config,
+        sampler=lambda local: Wrapped(local, refreshed=kill),
+        raises=Killed,
     )
 
 
@@ -276,4 +283,19 @@ async def test_what_the_environment_remembers_is_resumed(tmp_path: Path, stalene
     await killed_while_one_waits(tmp_path / "run", config)
     resumed = await train(tmp_path / "run", Own(), config, resume=True)
     assert [without_clocks(row) for row in resumed.metrics] == whole.metrics
+    assert same(resumed.weights, whole.weights)
+
+
+async def test_records_of_equal_answers_are_those_of_the_whole_run(tmp_path: Path):
+    """Whichever of them was judged first before the kill."""
+    whole = await train(tmp_path / "whole", judged(), STALE)
+    await killed_while_one_waits(tmp_path / "run", STALE, judged("backwards"))
+    resumed = await train(tmp_path / "run", judged(), STALE, resume=True)
+    verdicts: list[list[dict[str, Any]]] = []
+    for run in (whole, resumed):
+        found = [record for step in range(1, 6) for record in read_rollouts(run.path, step)]
+        verdicts.append([{**record["verdict"], "seconds": 0.0} for record in found])
+    assert verdicts[1] == verdicts[0]
+    assert {verdict["source"] for verdict in verdicts[0]} == {"llm", "cache"}
+    assert resumed.metrics == whole.metrics
     assert same(resumed.weights, whole.weights)

@@ -23,7 +23,7 @@ from typing import Any, Protocol, Self, cast
 from flowright.config.grpo import RolloutSection
 from flowright.core.batch_calls import all_of
 from flowright.core.checkout import child_environment
-from flowright.core.errors import RunPaused, UserError
+from flowright.core.errors import FailureError, RunPaused, UserError
 from flowright.data.task import Task
 from flowright.environments.base import OF_WORKERS, Environment, EnvironmentStatus, states_of
 from flowright.environments.episode import Episode, Observation
@@ -318,7 +318,10 @@ class Workers:
             )
         if place.memory is not None:
             await self._ask_once(place, process, "restore", place.memory)
-        await all_of(self._ask_once(place, process, *request) for request in place.log)
+        repeated = (self._ask_once(place, process, *request) for request in place.log)
+        for found in await asyncio.gather(*repeated, return_exceptions=True):
+            if isinstance(found, Exception) and not isinstance(found, FailureError):
+                raise found
         place.was_open, place.is_behind = True, False
 
     async def _watch(self, place: _Place) -> None:

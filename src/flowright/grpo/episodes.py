@@ -8,8 +8,10 @@ episode. A slow answer holds its set, and answers are made while other sets deco
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from flowright.core.batch_calls import all_of
 from flowright.core.errors import (
@@ -21,6 +23,7 @@ from flowright.core.errors import (
     Reason,
     boundary,
 )
+from flowright.core.off_loop import off_loop
 from flowright.data.task import Task
 from flowright.environments.base import Environment
 from flowright.environments.episode import Episode, Observation, StopReason, Turn
@@ -32,7 +35,9 @@ from flowright.grpo.problems import (
     BatchTask,
     draw_samples,
 )
-from flowright.llm.chat import Message
+from flowright.judging.verdict import Verdict
+from flowright.judging.wrappers import shown_query
+from flowright.llm.chat import Message, Usage
 from flowright.policy.sampling import Draw, Sample, Sampler, Sampling
 from flowright.policy.turns import Contexts
 
@@ -220,9 +225,34 @@ async def rolled_out(
                 for episode in group
             ]
         )
+    await _charge_first(environment, found)
     if environment.max_turns == 1:
         return found
     return [
         [replace(r, turns=e.turns, stop=e.stop) for r, e in zip(rollouts, group, strict=True)]
         for rollouts, group in zip(found, groups, strict=True)
     ]
+
+
+async def _charge_first(environment: Environment, rollouts_P_G: Sequence[list[Rollout]]) -> None:
+    """Move the cost of a verdict that several attempts share to the first of them. The one that
+    asked the judge was only the fastest, another in each process and after each resume."""
+    shared = defaultdict[Hashable, list[tuple[list[Rollout], int, Verdict]]](list)
+    for group in rollouts_P_G:
+        for index, rollout in enumerate(group):
+            verdict, query = rollout.verdict, environment.query(rollout, "")
+            if verdict is None or verdict.standing is not None or query is None:
+                continue
+            question = await off_loop(partial(shown_query, query), query.answer)
+            outcome = verdict.status, verdict.score, verdict.reason
+            shared[question, outcome].append((group, index, verdict))
+    for places in shared.values():
+        first, *others = sorted((v for *_, v in places), key=lambda verdict: -verdict.attempts)
+        if not others or others[-1].attempts:
+            continue  # each asked for itself
+        usage = sum((verdict.usage for *_, verdict in places), Usage())
+        attempts = sum(verdict.attempts for *_, verdict in places)
+        verdicts = [replace(first, attempts=attempts, usage=usage)]
+        verdicts += [replace(verdict, attempts=0, usage=Usage()) for verdict in others]
+        for (group, index, _), verdict in zip(places, verdicts, strict=True):
+            group[index] = replace(group[index], verdict=verdict)

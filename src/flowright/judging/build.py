@@ -119,7 +119,7 @@ async def open_judge(
     ``models``, None for a service or rules; ``models`` must contain it and the panel. Calls are
     counted under the role ``judge``, those of a service under ``judge_service``. ``algebra``
     evaluates expressions for the rules, which abstain on them without it. ``seed``: that of the
-    draws of ``judge.group``."""
+    run."""
     async with AsyncExitStack() as stack:
         service: RemoteJudge | None = None
         reward = reward or TermsSection()
@@ -135,13 +135,13 @@ async def open_judge(
         asked = service or clients.get(model or "")
         judge: Judge = NoJudge()
         ranking = None
-        terms = open_terms(reward, section, clients.get(model or ""), algebra)
+        terms = open_terms(reward, section, clients.get(model or ""), algebra, seed)
         if section.group.method != "none":
             section = section.model_copy(update={"ask": "pairwise"})
         if reward.judge_weight:
             panel = [clients[name] for name in section.panel]
             meta = clients[section.meta] if section.meta else None
-            judge = build_judge(section, asked, panel, algebra, meta)
+            judge = build_judge(section, asked, panel, algebra, meta, seed)
             if section.group.method != "none":
                 ranking = GroupJudge(section, judge, clients.get(model or ""), seed)
         yield OpenJudge(
@@ -154,6 +154,7 @@ def open_terms(
     section: JudgeSection,
     model: ChatModel | None = None,
     algebra: Algebra | None = None,
+    seed: int = 0,
 ) -> RewardTerms | None:
     """Return the terms of a reward, None where the judge's score is all of it. ``model`` grades
     aspects, with the settings of ``section``. Raises ConfigError."""
@@ -169,7 +170,7 @@ def open_terms(
     backend = wrap_backend(
         judge,
         (section.breaker_threshold, section.breaker_seconds),
-        (section.cache_size, fingerprint(asking)),
+        (section.cache_size, f"{fingerprint(asking)} {seed}"),
     )
     second = (judge.strictly(), None) if section.second_reading else None
     grader = wrap_verdicts(backend, second_reading=second, gate=section.gate)
@@ -183,6 +184,7 @@ def build_judge(
     panel: Sequence[ChatModel] = (),
     algebra: Algebra | None = None,
     meta: ChatModel | None = None,
+    seed: int = 0,
 ) -> Judge:
     """Build the configured judge around ``model``, which may be a service or another judge, and is
     None only if rules alone decide. Each member of the ``panel`` has a cache and a breaker of its
@@ -223,7 +225,7 @@ def build_judge(
 
     judges = [backend(member) for member in (model, *panel)]
     breaker = section.breaker_threshold, section.breaker_seconds
-    cache = section.cache_size, fingerprint(section)
+    cache = section.cache_size, f"{fingerprint(section)} {seed}"
     rules = RuleJudge(only_certain=True, algebra=algebra)
     second = None
     if section.second_reading:

@@ -148,9 +148,9 @@ class Cached(Wrapper):
     the query, but no failures.
 
     ``fingerprint`` identifies everything else that decides a verdict: the wording and parameters of
-    the request. A query's ``key`` is not part of the question, since it only seeds retries. A
-    verdict from the cache has ``source="cache"`` and no cost. ``asked`` counts queries, ``hits``
-    those answered by another query's call.
+    the request, and the run's seed. Seeds are derived from the question, not from the ``key`` of
+    the query that happened to be first. A verdict from the cache has ``source="cache"`` and no
+    cost. ``asked`` counts queries, ``hits`` those answered by another query's call.
     """
 
     capacity: int
@@ -184,7 +184,7 @@ class Cached(Wrapper):
         async def ask() -> tuple[str, Verdict]:
             nonlocal own
             own = True
-            verdict = await self.inner.judge(query)
+            verdict = await self.inner.judge(replace(query, key=question))
             if verdict.status != "ok":
                 raise _Failed(verdict)
             return query.key, verdict
@@ -203,10 +203,14 @@ class Cached(Wrapper):
         return replace(verdict, source=source, attempts=0, usage=Usage(), seconds=seconds)
 
     def _hash(self, query: JudgeQuery) -> str:
-        rival = None if query.rival is None else spoken_answer(query.rival)
-        asked = replace(query, answer=spoken_answer(query.answer), rival=rival, key="")
-        question = repr((self.name, self.fingerprint, asked))
+        question = repr((self.name, self.fingerprint, shown_query(query)))
         return hashlib.sha256(question.encode(errors="surrogatepass")).hexdigest()
+
+
+def shown_query(query: JudgeQuery) -> JudgeQuery:
+    """Return the query without thinking and without its key: equal for equal questions."""
+    rival = None if query.rival is None else spoken_answer(query.rival)
+    return replace(query, answer=spoken_answer(query.answer), rival=rival, key="")
 
 
 @dataclass(eq=False)

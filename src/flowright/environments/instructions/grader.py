@@ -92,7 +92,8 @@ async def open_grader(config: Config) -> AsyncIterator[OpenGrader]:
             open_models(config.models, config.llm, config.simulated, None, ())
         )
         asked = models.clients.get(config.judge_model or "")
-        terms = open_terms(config.reward, config.judge, asked and asked.as_role("judge"))
+        asked = asked and asked.as_role("judge")
+        terms = open_terms(config.reward, config.judge, asked, seed=config.seed)
         if section.reward in ("constraints", "own"):
             if lines := await models.check(_budgets(config)):
                 raise UserError(*lines)
@@ -160,6 +161,7 @@ def judge_of(config: Config, model: ChatModel) -> Judge:
     return build_judge(
         config.judge.model_copy(update={"ask": "rubric", "gate": False, "second_reading": False}),
         asked,
+        seed=config.seed,
     )
 
 
