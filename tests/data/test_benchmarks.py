@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from flowright.cli.commands import main
+from flowright.cli.datasets import SUITE_NAMES
 from flowright.core.errors import DataError, Failure, Reason
 from flowright.data.build import Pool, mix
 from flowright.data.sources.benchmarks import (
     UNANSWERABLE,
     aime,
+    contest,
     gpqa,
     lettered_choices,
     mathqa,
@@ -32,10 +35,12 @@ from flowright.data.sources.registry import (
     load_dataset,
     load_part,
 )
-from flowright.data.task import Problem
+from flowright.data.suites import SUITES, build_suite
+from flowright.data.task import Problem, read_tasks
 from flowright.environments.rollout import UNSCORED, Rollout, to_record
-from flowright.grading import Gold
+from flowright.grading import Gold, gold_check
 from flowright.policy.sampling import Sample
+from flowright.sandbox import Limits, Sandbox
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "twelve_sets"
 
@@ -57,6 +62,7 @@ def row(**values: object) -> UpstreamRow:
         ("aime/aime25.jsonl", "aime25", "aime25/aime25.jsonl", 30),
         ("aime/aime26.jsonl", "aime26", "aime26/aime26.jsonl", 30),
         ("mathqa/rows.jsonl", "mathqa", "mathqa/test.hub.jsonl", 200),
+        ("livecodebench/rows.jsonl", "livecodebench", "livecodebench/test6.jsonl", 60),
     ],
 )
 def test_all_rows_convert_and_survive_the_task_file(
@@ -139,6 +145,37 @@ def test_choices() -> None:
         mathqa(row(Problem="p", options="a ) 1 , b ) 2", correct="c"))
 
 
+def test_programs_of_contests() -> None:
+    cases = [{"input": "2\n", "output": "4\n"}, {"input": "3\n", "output": "9\n"}]
+    public, private = json.dumps(cases[:1]), json.dumps(cases)
+    text = {"question_content": "Square it.", "question_id": "abc", "starter_code": ""}
+    one = contest(
+        "livecodebench", row(**text, public_test_cases=public, private_test_cases=private)
+    )
+    assert (one.id, one.is_program, one.entry_point) == ("livecodebench/abc", True, None)
+    assert (len(one.public_tests), len(one.hidden_tests)) == (1, 1)
+    alone = contest("livecodebench", row(**text, public_test_cases=public))
+    assert (alone.public_tests, alone.hidden_tests) == ((), one.public_tests)
+    called = {"inputs": [[1, 2]], "outputs": [[3]], "fn_name": "add"}
+    text = {"question": "Add.", "problem_id": 7, "starter_code": "def add(a, b):"}
+    solutions = json.dumps(["def add(a, b):\n    return a + b"])
+    apps = contest("apps", row(**text, input_output=json.dumps(called), solutions=solutions))
+    assert (apps.entry_point, apps.question) == ("add", "Add.\n\ndef add(a, b):")
+    assert apps.reference.startswith("def add") and apps.id == "apps/test/0/7"
+    with pytest.raises(DataError, match="the row has no tests"):
+        contest("apps", row(**text, input_output="", solutions=""))
+
+
+async def test_a_contest_s_time_limit_is_its_own() -> None:
+    test = json.dumps({"input": "2\n", "output": "4\n"})
+    slow = "import time\nt = time.process_time()\nwhile time.process_time() - t < 0.6: pass\n"
+    task = Problem("x", "code", "apps", "q", "", hidden_tests=(test,))
+    async with Sandbox(Limits(cpu_seconds=0.3)) as sandbox:
+        answer = slow + "print(int(input()) ** 2)"
+        assert (await gold_check(task, answer, sandbox)).correct
+        assert not (await gold_check(replace(task, source="own"), answer, sandbox)).correct
+
+
 def test_gpqa_s_choices_have_an_order_that_is_everywhere_the_same() -> None:
     texts = {"Correct Answer": "right"} | {f"Incorrect Answer {n}": f"w{n}" for n in (1, 2, 3)}
     made = [gpqa(row(**{"Record ID": f"rec{n}", "Question": "q", **texts})) for n in range(40)]
@@ -181,3 +218,26 @@ def test_no_text_of_gpqa_is_kept_in_a_record() -> None:
     assert (record["gold"]["correct"], record["failure"]["reason"]) == (False, "syntax")
     other = to_record(replace(rollout, task=replace(task, source="own")), own, 1, 0, 0, None)
     assert other["completion"] == sample.text and other["execution"] == own["execution"]
+
+
+def test_a_suite_takes_its_numbers_of_what_is_there(tmp_path: Path) -> None:
+    assert tuple(SUITES) == SUITE_NAMES
+    for suite in SUITES.values():
+        assert set(suite.names) <= set(DATASETS) and suite.sources
+        assert all(suite.mode in load_dataset(name).splits for name in suite.names)
+    folder = tmp_path / "raw" / "gsm8k"
+    folder.mkdir(parents=True)
+    for split, first, count in (("train", 0, 60), ("test", 40, 150)):
+        lines = [
+            json.dumps({"question": f"What is {n} + 1?", "answer": f"Add.\n#### {n + 1}"})
+            for n in range(first, first + count)
+        ]
+        (folder / f"{split}.jsonl").write_text("\n".join(lines))
+    mixed, warnings = build_suite("flowsteer12", tmp_path / "raw", 0)
+    assert (len(mixed.splits.test), len(mixed.splits.train), len(mixed.splits.val)) == (128, 32, 8)
+    assert mixed.facts["suite"] == "flowsteer12"
+    assert "flowsteer12: 32 of 2000 train problems of gsm8k" in warnings
+    assert "flowsteer12: 0 of 30 test problems of aime25" in warnings
+    command = ["data", "mix", "--suite", "flowsteer12", "--from", str(tmp_path / "raw")]
+    assert main([*command, "--out", str(tmp_path / "mixed")]) == 0
+    assert len(read_tasks(tmp_path / "mixed" / "test_mixed.jsonl")) == 128

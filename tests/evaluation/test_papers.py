@@ -27,6 +27,7 @@ from flowright.evaluation.papers import (
     DATASETS,
     METRICS,
     PUBLISHED,
+    TITLES,
     Models,
     PaperTable,
     differences,
@@ -67,7 +68,7 @@ def test_every_published_figure_has_a_source_and_lies_between_0_and_100():
     for row in PUBLISHED:
         assert "arXiv 2" in row.source or "openreview.net" in row.source
         assert row.figures or row.mean
-        assert set(row.figures) <= set(DATASETS)
+        assert set(row.figures) <= set(TITLES)
         assert all(0 < figure["value"] <= 100 for figure in row.figures.values())
         assert all(figure["metric"] in (None, *METRICS) for figure in row.figures.values())
     systems = [row.system for row in PUBLISHED]
@@ -100,6 +101,20 @@ def test_ours_stands_below_others_with_its_interval_and_a_missing_dataset_is_emp
     (fixed,) = paper_table(evaluation([drawn]), REAL, AFLOW_SPLIT, samples=3).ours
     assert fixed.repetitions == 2, "as many as the row has"
     assert "mmlu" not in table.markdown()
+
+
+def test_another_dataset_has_a_column_where_ours_was_measured():
+    exact = {"nq_open": Estimate(0.25, 0.2, 0.3)}
+    sources = {"gsm8k": score(0.9), "nq_open": score(0.5), "aime25": score(0.1, 30)}
+    table = paper_table(evaluation([policy(sources, exact=exact)]), REAL, Provenance("f"), 16)
+    assert [*table.columns][-2:] == ["aime25", "nq_open"] and table.to_json()["datasets"]["nq_open"]
+    assert "| AIME 25 | NQ | mean |" in table.markdown()
+    cells = table.ours[0].cells
+    assert (cells["nq_open"].value, cells["nq_open"].metric) == (0.25, "EM")
+    assert any(note.startswith("NQ: 100 problems of f") for note in table.notes)
+    flowsteer = next(line for line in table.markdown().splitlines() if "FlowSteer (gpt" in line)
+    assert flowsteer.endswith("| 26.67 | 54.69 |  |")
+    assert table.ours[0].mean is None
 
 
 def test_a_mean_needs_all_six():

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from flowright.data.own import OwnProblem
     from flowright.data.sources.dataset import Source
 
+SUITE_NAMES = ("flowsteer12", "aflow6")  # of data/suites.yaml, which a command line need not read
 # Sizes of the official mode; AFlow's splits are taken whole, the offline mixture has its own.
 OFFICIAL_SIZES = {"train": 6000, "val": 300, "test": 1500}
 
@@ -145,6 +146,8 @@ def add_mix_options(parser: argparse.ArgumentParser) -> None:
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--split", choices=["official", "aflow"], help="default: official")
     mode.add_argument("--offline", action="store_true", help="what the dependencies carry")
+    mode.add_argument("--suite", choices=SUITE_NAMES,
+                      help="the problems that a paper trains and measures on")  # fmt: skip
     mode.add_argument("--own", type=Path, action="append", metavar="FILE",
                       help="rows of your own: .jsonl, .json, .csv, .tsv, .parquet")  # fmt: skip
     parser.add_argument("--own-val", type=Path, action="append", default=[], metavar="FILE",
@@ -173,6 +176,7 @@ def mix(options: argparse.Namespace) -> int:
 
     flowright data mix                      # official train splits only, from data/raw
     flowright data mix --split aflow        # AFlow's validation splits, tests on its test splits
+    flowright data mix --suite flowsteer12  # what FlowSteer trains and measures on
     flowright data mix --offline            # from datasets the dependencies carry
     flowright data mix --own FILE           # your own questions and answers: docs/datasets.md
 
@@ -216,6 +220,8 @@ def _check_mix(options: argparse.Namespace) -> None:
         given = {"--own-val": options.own_val, "--field": options.field, "--kind": options.kind}
         given |= {"--skip-bad": options.skip_bad}
         problems += [f"{name}: goes with --own FILE" for name, value in given.items() if value]
+    if options.suite and (options.share or any(_sizes(options).values())):
+        problems.append(f"--suite {options.suite}: has its own shares and sizes")
     if options.offline and options.share:
         problems.append("--share: the offline mixture has fixed shares, a third for each kind")
     if problems:
@@ -338,6 +344,12 @@ def _mix_files(options: argparse.Namespace) -> "Mixed":
             f"--from {options.source}: no such folder; fetch the datasets with "
             f"{here('python scripts/download_all_datasets.py')}, or use --offline"
         )
+    if options.suite:
+        from flowright.data.suites import build_suite
+
+        mixed, warnings = build_suite(options.suite, options.source, options.seed)
+        print(*warnings, sep="\n", end="\n" if warnings else "", file=sys.stderr)
+        return mixed
     mode = options.split or "official"
     default = OFFICIAL_SIZES if mode == "official" and not options.share else {}
     sizes = {**default, **{split: n for split, n in _sizes(options).items() if n is not None}}
@@ -345,6 +357,29 @@ def _mix_files(options: argparse.Namespace) -> "Mixed":
     mixed, warnings = build_mixture(options.source, mode, sizes, options.seed, shares)
     print(*warnings, sep="\n", end="\n" if warnings else "", file=sys.stderr)
     return mixed
+
+
+def fetch_suite(name: str) -> Path:
+    """Download what is absent of a suite, mix it, and return the file of its test problems. Raises
+    UserError where nothing of it can be had."""
+    from rich.console import Console
+
+    from flowright.core.errors import UserError
+    from flowright.data.build import write_mixture
+    from flowright.data.download import Downloader, Web
+    from flowright.data.suites import SUITES, build_suite
+
+    raw, out = Path("data/raw"), Path("data/mixed") / name
+    downloads = [*Downloader(raw, web=Web()).run(SUITES[name].sources)]
+    for note in (note for download in downloads for note in download.notes):
+        print(note, file=sys.stderr)
+    _summarise(downloads, Console(stderr=True))
+    mixed, warnings = build_suite(name, raw, 0)
+    print(*warnings, sep="\n", end="\n" if warnings else "", file=sys.stderr)
+    if not mixed.splits.test:
+        raise UserError(f"--suite {name}: none of its test problems is in {raw}")
+    write_mixture(mixed, out)
+    return out / "test_mixed.jsonl"
 
 
 def _parse_shares(arguments: Sequence[str]) -> dict[str, float]:

@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+from flowright.cli.datasets import SUITE_NAMES, fetch_suite
 from flowright.core.command_line import at_least_one
 
 
@@ -71,6 +72,11 @@ def add_evaluate_options(parser: argparse.ArgumentParser) -> None:
         "--overwrite", action="store_true", help="replace another evaluation in --out"
     )
     parser.add_argument(
+        "--suite",
+        choices=SUITE_NAMES,
+        help="download and measure what a paper measures, all of it, with --papers",
+    )
+    parser.add_argument(
         "--papers",
         action="store_true",
         help="also compare with the tables of AFlow's, ScoreFlow's and FlowSteer's papers, in "
@@ -82,14 +88,22 @@ def evaluate(options: argparse.Namespace) -> int:
     """Evaluate a policy beside fixed workflows: per dataset and kind, by judge and by gold.
 
     flowright evaluate --config quickstart --checkpoint RUN/checkpoints/step_000056
+    flowright evaluate --config FILE --checkpoint RUN --suite flowsteer12
     """
     from flowright.app import launch
     from flowright.environments.registry import load_config
 
-    config = load_config(options.config, options.overrides)
-    return launch.evaluate(
-        config, options.checkpoint, options.data, options.out, options.overwrite, options.papers
-    )
+    data, papers, overrides = options.data, options.papers, options.overrides
+    if options.suite:
+        from flowright.core.errors import UserError
+
+        if data:
+            raise UserError("--suite: brings its own problems; leave out --data")
+        data, papers = fetch_suite(options.suite), True
+        with data.open("rb") as lines:
+            overrides = [f"evaluation.final_problems={sum(1 for _ in lines)}", *overrides]
+    config = load_config(options.config, overrides)
+    return launch.evaluate(config, options.checkpoint, data, options.out, options.overwrite, papers)
 
 
 def add_warm_start_options(parser: argparse.ArgumentParser) -> None:

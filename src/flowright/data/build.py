@@ -14,6 +14,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import flowright
@@ -116,6 +117,10 @@ Sizes = Mapping[str, int | None]
 """Number of tasks of each split; None, or no number, is as many as the shares allow."""
 
 
+Counts = Mapping[Split, Mapping[str, int]]
+"""Problems of each dataset in each split."""
+
+
 @dataclass(slots=True)
 class Pool:
     """Problems of one dataset. An empty ``val`` is held out of ``train``. ``dropped`` counts the
@@ -171,26 +176,38 @@ def load_pools(
 
 
 def mix(
-    pools: Sequence[Pool], sizes: Sizes, seed: int, shares: Mapping[str, float] | None = None
+    pools: Sequence[Pool],
+    sizes: Sizes,
+    seed: int,
+    shares: Mapping[str, float] | None = None,
+    counts: Counts | None = None,
 ) -> Splits:
     """Draw the three splits from the pools.
 
     Train is freed of everything that any pool has for evaluation, drawn or not. ``shares`` are
-    weights per dataset, which each split applies to the datasets that it has. By default every kind
-    weighs the same and divides its weight equally among its datasets, and a split without a size
-    takes everything. The pools are used up. Raises DataError if the splits overlap in the end.
+    weights per dataset, which each split applies to the datasets that it has; ``counts``, instead
+    of both, are the most problems of each dataset in each split. By default every kind weighs the
+    same and divides its weight equally among its datasets, and a split without a size takes
+    everything. The pools are used up. Raises DataError if the splits overlap in the end.
     """
+
+    def places(split: Split, capacity: Mapping[str, int]) -> dict[str, int]:
+        if counts is None:
+            return _places(capacity, pools, sizes.get(split), shares)
+        most = counts.get(split, {})
+        return {name: min(room, most.get(name, 0)) for name, room in capacity.items()}
+
     _separate(pools)
     for pool in pools:
         random.Random(f"{seed}/{pool.name}").shuffle(pool.train)
         random.Random(f"{seed}/{pool.name}/val").shuffle(pool.val)
         random.Random(f"{seed}/{pool.name}/test").shuffle(pool.test)
-    _hold_out(pools, sizes.get("val"), shares)
+    _hold_out(pools, partial(places, "val"))
     drawn: dict[Split, tuple[Problem, ...]] = {}
     for split in SPLITS:
         capacity = {pool.name: len(pool.of(split)) for pool in pools}
-        places = _places(capacity, pools, sizes.get(split), shares)
-        tasks = [task for pool in pools for task in pool.of(split)[: places[pool.name]]]
+        taken = places(split, capacity)
+        tasks = [task for pool in pools for task in pool.of(split)[: taken[pool.name]]]
         random.Random(f"{seed}/{split}").shuffle(tasks)
         drawn[split] = tuple(interleave(tasks))
     splits = Splits(**drawn)
@@ -208,12 +225,14 @@ def _separate(pools: Sequence[Pool]) -> None:
             setattr(pool, split, kept)
 
 
-def _hold_out(pools: Sequence[Pool], size: int | None, shares: Mapping[str, float] | None) -> None:
+def _hold_out(
+    pools: Sequence[Pool], places: Callable[[Mapping[str, int]], Mapping[str, int]]
+) -> None:
     """Give every pool without a validation split some of its train problems, as many as needed."""
     without_val = [pool for pool in pools if pool.train and not pool.val]
     most = {pool.name: math.floor(len(pool.train) * HELD_OUT) for pool in without_val}
     capacity = {pool.name: most.get(pool.name, len(pool.val)) for pool in pools}
-    wanted = _places(capacity, pools, size, shares)
+    wanted = places(capacity)
     for pool in without_val:
         pool.val, pool.train = pool.train[: wanted[pool.name]], pool.train[wanted[pool.name] :]
 
@@ -242,13 +261,18 @@ def _places(
 
 
 def build_mixture(
-    folder: Path, mode: Mode, sizes: Sizes, seed: int, shares: Mapping[str, float] | None = None
+    folder: Path,
+    mode: Mode,
+    sizes: Sizes,
+    seed: int,
+    shares: Mapping[str, float] | None = None,
+    counts: Counts | None = None,
 ) -> tuple[Mixed, list[str]]:
     """Load, mix and describe; also what a reader should know, a line each.
 
     ``shares`` go by name, or by import path for a dataset of the user's own. Without, all datasets
     of the mode that are in ``folder`` are used, MBPP in its full form. Raises DataError, also for a
-    dataset that was given a share and is not there.
+    dataset with a share that is not there, unless ``counts`` limit what each gives.
     """
     chosen = {name: load_dataset(name) for name in shares or DEFAULT_DATASETS}
     if shares is not None:
@@ -262,11 +286,12 @@ def build_mixture(
         raise DataError("mbpp and mbpp_sanitized are the same problems: give a share to one")
     fit = [dataset for name, dataset in chosen.items() if name not in unfit]
     pools, inputs, absent = load_pools(fit, mode, folder)
-    if set(shares or ()) - {pool.name for pool in pools}:
+    if counts is None and set(shares or ()) - {pool.name for pool in pools}:
         raise DataError(*absent)
     hashes = {path: sha256_of(folder / path) for path in inputs}
-    known = {file.path: file.sha256 for dataset in (*fit, AFLOW) for file in dataset.files}
-    splits = mix(pools, sizes, seed, shares)
+    files = [file for dataset in (*fit, AFLOW) for file in dataset.files]
+    known = {file.path: file.sha256 for file in files if file.sha256}
+    splits = mix(pools, sizes, seed, shares, counts)
     empty = [split for split in SPLITS if not getattr(splits, split)]
     if len(empty) == len(SPLITS):
         raise DataError(*absent, f"{folder}: not a single problem for these shares and sizes")

@@ -23,6 +23,9 @@ _FACTS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="
 DATASETS: Mapping[str, str] = _FACTS["datasets"]
 """The six datasets of the papers: the name of our source, and the usual one."""
 
+TITLES: Mapping[str, str] = {**DATASETS, **_FACTS["others"]}
+"""Titles of the six and of others, which have a column where ours were measured."""
+
 METRICS: Mapping[str, str] = _FACTS["metrics"]
 
 _EMBEDDED = {SIMULATED: "the embedded server"}
@@ -44,17 +47,16 @@ class Published:
     on_aflow: bool = False
     remarks: tuple[str, ...] = ()
 
-    @property
-    def texts(self) -> list[str]:
-        """Figures by dataset and their mean as published, unrounded; empty where missing."""
-        values = [self.figures.get(name, {}).get("value") for name in DATASETS]
+    def texts(self, columns: Sequence[str]) -> list[str]:
+        """Return figures and their mean as published, unrounded; empty where missing."""
+        values = [self.figures.get(name, {}).get("value") for name in columns]
         return ["" if value is None else str(value) for value in (*values, self.mean)]
 
     def line(self) -> str:
         """Return its source, models, split, metrics, repetitions and remarks."""
         metrics: dict[str, list[str]] = {}
         for name, figure in self.figures.items():
-            metrics.setdefault(figure["metric"] or "not stated", []).append(DATASETS[name])
+            metrics.setdefault(figure["metric"] or "not stated", []).append(TITLES[name])
         named = ", ".join(f"{metric} ({', '.join(of)})" for metric, of in metrics.items())
         parts = (
             f"{self.source}: workflows by {self.policy}",
@@ -73,7 +75,7 @@ def _published(facts: Mapping[str, Any]) -> Published:
         for metric, values in facts.get("figures", {}).items()
         for name, value in values.items()
     }
-    ordered = {name: figures[name] for name in DATASETS if name in figures}
+    ordered = {name: figures[name] for name in TITLES if name in figures}
     return Published(**{**facts, "figures": ordered, "remarks": tuple(facts.get("remarks", ()))})
 
 
@@ -166,13 +168,19 @@ class PaperTable:
     simulated: bool
     notes: tuple[str, ...] = ()
 
+    @property
+    def columns(self) -> Mapping[str, str]:
+        """The six datasets, and the others that ours were measured on, with their titles."""
+        measured = {name for row in self.ours for name in row.cells}
+        return {name: title for name, title in TITLES.items() if name in measured | {*DATASETS}}
+
     def to_json(self) -> dict[str, Any]:
         """Return the content of ``papers.json``: shares of ours, others in per cent."""
-        return {"datasets": dict(DATASETS), **asdict(self), "models_used": self.models.line()}
+        return {"datasets": dict(self.columns), **asdict(self), "models_used": self.models.line()}
 
     def markdown(self) -> str:
         """Return the content of ``papers.md``, which a terminal shows, too."""
-        head = ["", *DATASETS.values(), "mean"]
+        head = ["", *self.columns.values(), "mean"]
         lines = [
             f"# The papers' table{', simulated' * self.simulated}",
             "",
@@ -182,9 +190,9 @@ class PaperTable:
             _line(["---", *["---:"] * (len(head) - 1)]),
         ]
         for number, one in enumerate(self.published, start=1):
-            lines.append(_line([f"{one.system} [{number}]", *one.texts]))
+            lines.append(_line([f"{one.system} [{number}]", *one.texts([*self.columns])]))
         for row in self.ours:
-            cells = [str(row.cells.get(name, "")) for name in DATASETS]
+            cells = [str(row.cells.get(name, "")) for name in self.columns]
             mean = "" if row.mean is None else f"{100 * row.mean:.1f}"
             named = one_line(row.name, 80) + ", simulated" * self.simulated
             lines.append(_line([f"ours: {named}", *cells, mean]))
@@ -234,14 +242,16 @@ def _attempts(row: Mapping[str, Any]) -> int:
 
 def _measured(row: Mapping[str, Any], repetitions: int) -> MeasuredRow:
     cells: dict[str, Cell] = {}
-    for name in DATASETS:
+    for name in TITLES:
         if (score := row["sources"].get(name)) is not None:
             found = (score["gold"], score["gold_low"], score["gold_high"], _FACTS["ours"][name])
-            f1 = row.get("f1", {}).get(name) if name in _FACTS["ours_with_f1"] else None
-            if f1 is not None:
-                found = (f1["value"], f1["low"], f1["high"], "F1")
+            metric = _FACTS["ours_in_words"].get(name, "")
+            kept = row.get({"F1": "f1", "EM": "exact"}.get(metric, ""), {}).get(name)
+            if kept is not None:
+                found = (kept["value"], kept["low"], kept["high"], metric)
             cells[name] = Cell(*found, score["problems"], score["unscored"])
-    values = [cell.value for cell in cells.values() if cell.value is not None]
+    values = [cells[name].value for name in DATASETS if name in cells]
+    values = [value for value in values if value is not None]
     mean = math.fsum(values) / len(values) if len(values) == len(DATASETS) else None
     return MeasuredRow(row["name"], cells, repetitions, mean)
 
@@ -264,7 +274,7 @@ def _notes(table: PaperTable) -> list[str]:
     cells: dict[str, Cell] = {}
     for row in table.ours:
         cells = {**row.cells, **cells}
-    notes = [_note(name, cells[name], table) for name in DATASETS if name in cells]
+    notes = [_note(name, cells[name], table) for name in table.columns if name in cells]
     absent = [title for name, title in DATASETS.items() if name not in cells]
     if absent:
         notes.append(f"Ours has no problems of {', '.join(absent)}.")
@@ -294,11 +304,12 @@ def _notes(table: PaperTable) -> list[str]:
 def _note(dataset: str, cell: Cell, table: PaperTable) -> str:
     """Describe our measurement of a dataset, and how each other system's differs."""
     parts = [
-        f"{DATASETS[dataset]}: {_split(dataset, cell.problems, table.provenance)}",
+        f"{TITLES[dataset]}: {_split(dataset, cell.problems, table.provenance)}",
         f"{cell.metric}, the {METRICS[cell.metric]}",
     ]
-    if dataset in _FACTS["ours_with_f1"] and cell.metric != "F1":
-        parts.append("this evaluation kept no F1, which AFlow reports")
+    wanted = _FACTS["ours_in_words"].get(dataset, cell.metric)
+    if cell.metric != wanted:
+        parts.append(f"this evaluation kept no {wanted}, which others report")
     systems: dict[str, list[str]] = {}
     for other in table.published:
         if dataset in other.figures:

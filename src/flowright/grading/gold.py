@@ -6,7 +6,7 @@ for our reasons is undecided (``correct=None``), never wrong (law 1).
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -66,10 +66,16 @@ async def _check_code(task: Problem, answer: str, sandbox: Sandbox) -> Gold:
 
 async def run_tests(task: Problem, code: str, sandbox: Sandbox) -> TestReport:
     """Run a code task's tests on a program. Raises FailureError if the sandbox is lost."""
-    solution = complete_solution(task, code)
+    solution, limits = complete_solution(task, code), sandbox.limits
+    if seconds := TEST_SECONDS.get(task.source):
+        limits = replace(limits, cpu_seconds=seconds, wall_seconds=10 * seconds)
     return await sandbox.check(
-        solution, task.test_setup, task.tests, task.entry_point, reference=task.reference
+        solution, task.test_setup, task.tests, task.entry_point, limits, reference=task.reference
     )
+
+
+TEST_SECONDS: Mapping[str, float] = {"apps": 4.0, "livecodebench": 6.0}
+"""CPU seconds of a test, upstream's wall seconds, of datasets that have their own."""
 
 
 def _outcome(report: TestReport) -> str:

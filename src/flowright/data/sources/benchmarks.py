@@ -1,5 +1,5 @@
 """Sets that workflow papers measure on beside those of questions.py and programs.py: short answers,
-competition mathematics and multiple choices."""
+competition mathematics, multiple choices and programs of contests."""
 
 import hashlib
 import json
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from flowright.data.answers import structure
 from flowright.data.sources.dataset import UpstreamRow, json_table, read_upstream
+from flowright.data.sources.programs import io_tests
 from flowright.data.sources.questions import choice_task, hotpotqa
 from flowright.data.task import Problem
 
@@ -136,3 +137,39 @@ def gpqa(row: UpstreamRow) -> Problem:
     label = "ABCD"[order.index(0)]
     choices = tuple(zip("ABCD", (texts[index] for index in order), strict=True))
     return choice_task(row, f"gpqa/{id}", row.text("Question"), choices, label)
+
+
+def contest(source: str, row: UpstreamRow) -> Problem:
+    """Convert a row of LiveCodeBench (tests in ``public_test_cases`` and, packed, in
+    ``private_test_cases``) or of APPS (``input_output``, and ``solutions``, of which the first is
+    the reference). Tests are programs' input and output, or a function's. Without hidden tests the
+    public ones decide. Raises DataError for a row without tests."""
+    public, name = _io_tests(row, "public_test_cases")
+    hidden, called = _io_tests(row, "private_test_cases" if public else "input_output")
+    tests = [test for test in hidden if test not in public] or public
+    if not tests:
+        raise row.error("the row has no tests")
+    question = row.text("question_content" if "question_content" in row else "question").strip()
+    starter = row.text("starter_code").strip() if "starter_code" in row else ""
+    solutions = structure(row.text("solutions")) if "solutions" in row else []
+    id = row.get(next(name for name in ("question_id", "problem_id", "id") if name in row))
+    return Problem(
+        id=f"{source}/{f'{row.name}/' if source == 'apps' else ''}{id}",
+        kind="code",
+        source=source,
+        question="\n\n".join(filter(None, [question, starter])),
+        reference=str(solutions[0]) if isinstance(solutions, list) and solutions else "",
+        entry_point=called or name,
+        public_tests=tuple(test for test in public if test not in tests),
+        hidden_tests=tuple(tests),
+    )
+
+
+def has_tests(row: UpstreamRow) -> bool:
+    """Return whether a row of APPS can be graded: some training rows have no tests."""
+    return bool(row.values.get("input_output"))
+
+
+def _io_tests(row: UpstreamRow, column: str) -> tuple[list[str], str | None]:
+    found = io_tests(row, row.get(column)) if column in row else None
+    return found or ([], None)

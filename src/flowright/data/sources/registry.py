@@ -18,7 +18,9 @@ from flowright.core.tables import raise_problems
 from flowright.data.preferences import Pair, Rated
 from flowright.data.sources.benchmarks import (
     aime,
+    contest,
     gpqa,
+    has_tests,
     mathqa,
     prm800k_math,
     short_answer,
@@ -217,11 +219,13 @@ def _benchmark(
     convert: Converter,
     read: Reader = read_upstream,
     /,
+    keep: Callable[[UpstreamRow], bool] = lambda row: True,
     **paths: str,
 ) -> Dataset:
     """A set with one file for each of its splits, named below its folder."""
     parts = {
-        split: (SplitPart(f"{name}/{path}", convert, split, read),) for split, path in paths.items()
+        split: (SplitPart(f"{name}/{path}", convert, split, read, keep),)
+        for split, path in paths.items()
     }
     return _source(Dataset, name, kind=kind, splits={"official": parts})
 
@@ -264,6 +268,13 @@ _BY_NAME: Mapping[str, Dataset] = {
         ),
         _benchmark("mathqa", "math", mathqa, train="train.json", val="dev.json", test="test.json"),
         _benchmark("gpqa", "qa", gpqa, test="gpqa_diamond.csv"),
+        _benchmark(
+            "livecodebench", "code", partial(contest, "livecodebench"), test="test6.jsonl"
+        ),
+        _benchmark(
+            "apps", "code", partial(contest, "apps"), keep=has_tests,
+            train="train.jsonl", test="test.jsonl",
+        ),
     )
 }  # fmt: skip
 DATASETS = Names("dataset", tuple(_BY_NAME))
