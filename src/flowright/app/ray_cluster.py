@@ -169,16 +169,6 @@ def run_on_ray(
 
     Raises UserError with what the worker that failed first has to say, without Ray's own traces.
     """
-    try:
-        from ray.train import (  # pyright: ignore[reportMissingImports]
-            FailureConfig,
-            RunConfig,
-            ScalingConfig,
-            TrainingFailedError,
-        )
-        from ray.train.torch import TorchTrainer  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise _not_installed(error) from error
     section, records = config.ray, (config.run.output_dir / ".ray").absolute()
     # A name that was used before would go on with Ray's own record of that run.
     name = f"{config.run.name}-{time.time_ns()}"
@@ -186,6 +176,16 @@ def run_on_ray(
     fields = {**fields, "log": str(records / f"{name}.log")}
     with joined(section.address) as ray:
         _check_room(ray, config)
+        try:
+            from ray.train import (  # pyright: ignore[reportMissingImports]
+                FailureConfig,
+                RunConfig,
+                ScalingConfig,
+                TrainingFailedError,
+            )
+            from ray.train.torch import TorchTrainer  # pyright: ignore[reportMissingImports]
+        except ImportError as error:
+            raise _not_installed(error) from error
         trainer = TorchTrainer(
             worker,
             train_loop_config=fields,
