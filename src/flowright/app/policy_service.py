@@ -44,7 +44,7 @@ from flowright.config.section import (
 )
 from flowright.core.command_line import say
 from flowright.core.errors import Failure, Reason, UserError
-from flowright.core.net import DrainingServer, allowed_hosts, listen
+from flowright.core.net import DrainingServer, allowed_hosts, listen, url_of
 from flowright.core.off_loop import in_thread
 from flowright.data.task import KINDS, Kind, Problem
 from flowright.environments.workflow.config import WorkflowConfig
@@ -467,9 +467,8 @@ def serve_policy(opening: ServedRun, host: str, port: int, **given: Any) -> int:
                     settings.drain_seconds,
                     lambda line: print(line, flush=True),
                 )
-                shown = f"[{host}]" if ":" in host else host
-                url = f"http://{shown}:{listener.getsockname()[1]}/v1"
-                print(f"model `{settings.name}` at {url}", flush=True)
+                url = url_of(host, listener.getsockname()[1])
+                print(f"model `{settings.name}` at {url}/v1", flush=True)
                 say(console, f"policy    {opening.words}")
                 say(console, f"executor  {config.aflow_executor_model}")
                 if author.simulated:

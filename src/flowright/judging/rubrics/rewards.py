@@ -6,7 +6,7 @@ Rules are decided by code, the other criteria by a judge. An ungraded criterion 
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from flowright.core.errors import Failure, Reason, boundary
@@ -45,6 +45,7 @@ class RubricGrade:
             raise ValueError(f"a value of {self.value} with the failure {self.failure}")
 
 
+@dataclass(frozen=True, slots=True)
 class RubricReward:
     """Rewards answers by their rows' rubrics.
 
@@ -56,23 +57,16 @@ class RubricReward:
     other, as in HealthBench's figure: it does nothing that is penalised.
     """
 
-    def __init__(
-        self,
-        judge: Judge,
-        sandbox: Sandbox,
-        instruction: str | None = None,
-        most_ungraded: float = 0.0,
-        calls: CriteriaCalls = "together",
-        grades_empty: bool = False,
-    ) -> None:
-        if not 0 <= most_ungraded < 1:
-            raise ValueError(f"most_ungraded is {most_ungraded}, not from 0 to below 1")
-        self._judge = judge
-        self._sandbox = sandbox
-        self._instruction = standard_wording().rubric if instruction is None else instruction
-        self._most_ungraded = most_ungraded
-        self._calls: CriteriaCalls = calls
-        self._grades_empty = grades_empty
+    judge: Judge
+    sandbox: Sandbox
+    instruction: str = field(default_factory=lambda: standard_wording().rubric)
+    most_ungraded: float = 0.0
+    calls: CriteriaCalls = "together"
+    grades_empty: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.most_ungraded < 1:
+            raise ValueError(f"most_ungraded is {self.most_ungraded}, not from 0 to below 1")
 
     async def grade(self, row: RubricRow, answer: str, key: str) -> RubricGrade:
         """Grade an answer to the row's conversation. ``key`` names the sample, for the judge's
@@ -81,14 +75,14 @@ class RubricReward:
         criteria = [row.items[place].criterion for place in asked]
         spoken = await off_loop(lambda: spoken_answer(answer), answer)
         asking = ask_criteria(
-            self._judge,
+            self.judge,
             row.conversation,
             answer,
             criteria,
-            self._instruction,
+            self.instruction,
             key,
-            self._calls,
-            self._grades_empty,
+            self.calls,
+            self.grades_empty,
         )
         judged, ruled = await asyncio.gather(
             asking, asyncio.gather(*(self._by_rule(item, spoken) for item in row.items))
@@ -96,7 +90,7 @@ class RubricReward:
         met = [known for known, _ in ruled]
         for place, known in zip(asked, judged.met, strict=True):
             met[place] = known
-        if judged.floored or not (spoken.strip() or self._grades_empty):
+        if judged.floored or not (spoken.strip() or self.grades_empty):
             least = least_share(row.items)
             why = judged.reason or "the answer is empty"
             return RubricGrade(
@@ -107,7 +101,7 @@ class RubricReward:
             failures.append(Failure(Reason.JUDGE_FAILED, judged.reason))
         share, ungraded = points_share(row.items, met), ungraded_share(row.items, met)
         why = "; ".join(map(str, failures))
-        if share is None or ungraded > self._most_ungraded:
+        if share is None or ungraded > self.most_ungraded:
             missing = f"{met.count(None)} of {len(met)} criteria could not be graded: {why}"
             reason = failures[0].reason if failures else Reason.JUDGE_FAILED
             failure = Failure(reason, missing)
@@ -122,7 +116,7 @@ class RubricReward:
         if item.rule is None:
             return None, None
         with boundary(f"rule of {item.criterion[:60]!r}") as caught:
-            return await is_met(item.rule, answer, self._sandbox), None
+            return await is_met(item.rule, answer, self.sandbox), None
         return None, caught.failure
 
 
@@ -156,22 +150,16 @@ class VerifGrade:
             raise ValueError(f"a value of {self.value} with the failure {self.failure}")
 
 
+@dataclass(frozen=True, slots=True)
 class VerifReward:
     """Rewards answers by their rows' constraints: the share of the rules that an answer follows,
     times the judge's verdict on all soft constraints in one criterion, if there are any. The judge
     is asked in the words of ``instruction``, or in its own if that is empty."""
 
-    def __init__(
-        self,
-        judge: Judge,
-        sandbox: Sandbox,
-        rules: Rules = "run",
-        instruction: str | None = None,
-    ) -> None:
-        self._judge = judge
-        self._sandbox = sandbox
-        self._rules = rules
-        self._instruction = standard_wording().verif if instruction is None else instruction
+    judge: Judge
+    sandbox: Sandbox
+    rules: Rules = "run"
+    instruction: str = field(default_factory=lambda: standard_wording().verif)
 
     async def grade(self, row: VerifRow, answer: str, key: str) -> VerifGrade:
         """Grade an answer to the row's conversation. ``key`` names the sample, for the judge's
@@ -184,9 +172,9 @@ class VerifReward:
         if not spoken.strip():
             return VerifGrade(0.0, 0.0, None, floored=True, reason="the answer is empty")
         listed = ["\n".join(f"- {constraint.text}" for constraint in soft)] * bool(soft)
-        calls = [run_rule(c.function, row.instruction, spoken, self._sandbox) for c in run]
+        calls = [run_rule(c.function, row.instruction, spoken, self.sandbox) for c in run]
         judged, results = await asyncio.gather(
-            ask_criteria(self._judge, row.conversation, answer, listed, self._instruction, key),
+            ask_criteria(self.judge, row.conversation, answer, listed, self.instruction, key),
             asyncio.gather(*calls),
         )
         verdict = judged.met[0] if judged.met else None
@@ -222,6 +210,6 @@ class VerifReward:
         """Return the constraints for the judge, and those to run."""
         soft = [constraint for constraint in constraints if constraint.kind == "soft"]
         rules = [constraint for constraint in constraints if constraint.kind == "rule"]
-        if self._rules == "skip":
+        if self.rules == "skip":
             return [*soft, *rules], []
-        return soft, rules if self._rules == "run" else []
+        return soft, rules if self.rules == "run" else []
