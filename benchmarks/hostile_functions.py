@@ -18,14 +18,13 @@ from flowright.criteria.constraints import (
     language as constraint_language,
 )
 from flowright.criteria.constraints.checkers import InstructedPrompt
-from flowright.criteria.rubrics import replies as rubric_replies
 from flowright.data.task import Kind, Problem
 from flowright.environments import rollout as records
 from flowright.environments.canvas import actions
 from flowright.environments.judging import frames
 from flowright.environments.judging.rows import PointwiseRow
 from flowright.environments.presentation.tasks import presented, read_choice, with_answer_line
-from flowright.environments.workflow import turns
+from flowright.environments.workflow import trials
 from flowright.grading import (
     choices,
     compare,
@@ -51,7 +50,7 @@ from flowright.judging.rubrics import criteria_judge as brackets, proposals
 from flowright.judging.schemas import BETTER, GRADE, TRUTH, Field
 from flowright.judging.service import bodies, judge_file, openrlhf
 from flowright.judging.verdict import AnswerType, JudgeQuery, RawReply, Verdict
-from flowright.llm import context as sizes, control_tokens, fences, loose_json, replies, wire
+from flowright.llm import context as sizes, control_tokens, loose_json, replies, wire
 from flowright.llm.chat import Message
 from flowright.llm.context import too_long
 from flowright.llm.transport import RequestError
@@ -162,14 +161,14 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     "flowright.llm.replies:extract_code": lambda text: replies.extract_code(text, "f"),
     "flowright.llm.replies:final_answer": replies.final_answer,
     "flowright.llm.replies:boxed": replies.boxed,
-    "flowright.llm.fences:fence_for": lambda text: (
-        fences.fence_for([text]),
-        fences.fence_for([text], "~"),
+    "flowright.llm.control_tokens:fence_for": lambda text: (
+        control_tokens.fence_for([text]),
+        control_tokens.fence_for([text], "~"),
     ),
-    "flowright.llm.fences:fenced": fences.fenced,
-    "flowright.llm.fences:without_echoes": fences.without_echoes,
-    "flowright.llm.fences:fill": lambda text: fences.fill("{a}{a}", a=text),
-    "flowright.llm.fences:sanitise": fences.sanitise,
+    "flowright.llm.control_tokens:fenced": control_tokens.fenced,
+    "flowright.llm.control_tokens:without_echoes": control_tokens.without_echoes,
+    "flowright.llm.control_tokens:fill": lambda text: control_tokens.fill("{a}{a}", a=text),
+    "flowright.llm.control_tokens:sanitise": control_tokens.sanitise,
     "flowright.llm.control_tokens:broken": control_tokens.broken,
     "flowright.llm.control_tokens:OwnTokens": control_tokens.OwnTokens(
         ["<|im_end|>", "[INST]", "((("]
@@ -332,10 +331,10 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     "flowright.environments.judging.frames:frame": lambda text: frames.frame(
         PointwiseRow((Message("user", text),), text, 0), frames.wording_of("short")
     ),
-    "flowright.criteria.rubrics.replies:read_presence": lambda text: [
-        rubric_replies.read_presence(said, 9) for said in (text, f"```json\n{text}\n```")
+    "flowright.judging.rubrics.criteria_judge:read_presence": lambda text: [
+        brackets.read_presence(said, 9) for said in (text, f"```json\n{text}\n```")
     ],
-    "flowright.criteria.rubrics.replies:read_bracketed": lambda text: rubric_replies.read_bracketed(
+    "flowright.judging.rubrics.criteria_judge:read_bracketed": lambda text: brackets.read_bracketed(
         f"[[1]]{text}"
     ),
     "flowright.judging.rubrics.criteria_judge:read_verdict": lambda text: brackets.read_verdict(
@@ -352,7 +351,7 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     "flowright.workflows.source:read_workflow": source.read_workflow,
     "flowright.environments.canvas.actions:read_action": actions.read_action,
     "flowright.environments.canvas.actions:read_prompt": actions.read_prompt,
-    "flowright.environments.workflow.turns:read_turn": lambda text: turns.read_turn(
+    "flowright.environments.workflow.trials:read_turn": lambda text: trials.read_turn(
         Sample((), (), text, "stop", 0), "a = 1\nb = 2"
     ),
     "flowright.workflows.trace:cut": trace.cut,

@@ -22,7 +22,7 @@ import uvloop
 
 from flowright.config.loading import load_judge_server
 from flowright.core.statistics import bootstrap
-from flowright.data.preferences import Pair
+from flowright.data.task import Pair
 from flowright.judging.build import build_judge
 from flowright.judging.measuring.benchmark_judges import ModelJudge, measured_section
 from flowright.judging.measuring.labelled_answers import (

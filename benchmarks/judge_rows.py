@@ -15,7 +15,7 @@ from shapes import RANK
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 
 from flowright.config.policy import LoraSection, PolicySection
-from flowright.data.preferences import Pair
+from flowright.data.task import Pair
 from flowright.environments.base import TrainingConversation
 from flowright.environments.judging.rows import read_rows
 from flowright.grpo.batch import Group, Trained

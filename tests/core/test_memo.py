@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from flowright.core.memo import Memo
+from flowright.core.batch_calls import Memo
 
 
 class Worker:

@@ -13,8 +13,8 @@ import pytest
 
 from flowright.criteria.rubrics.checkers import PLAIN_RESPONSE, run_rule
 from flowright.criteria.rubrics.points import points_share
-from flowright.criteria.rubrics.replies import read_bracketed, read_presence
 from flowright.criteria.rubrics.rows import read_rubrics, read_verif, rubric_row
+from flowright.judging.rubrics.criteria_judge import read_bracketed, read_presence
 from flowright.sandbox import Sandbox
 
 

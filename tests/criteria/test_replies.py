@@ -5,7 +5,7 @@ import json
 import pytest
 from hypothesis import given, strategies as st
 
-from flowright.criteria.rubrics.replies import read_bracketed, read_presence
+from flowright.judging.rubrics.criteria_judge import read_bracketed, read_presence
 
 BOTH = '{"1": "PRESENT", "2": "NOT_PRESENT"}'
 

@@ -14,7 +14,7 @@ from flowright.data.contamination import (
     conversation_key,
     folded as normalised,
 )
-from flowright.data.preferences import Pair, Rated
+from flowright.data.task import Pair, Rated
 from flowright.llm.chat import Message
 
 HELLO, ANSWER, WHY = (

@@ -2,7 +2,7 @@ from collections import Counter
 
 from flowright.data.contamination import conversation_key
 from flowright.data.preference_files import OFF_TOPIC, off_topic_pairs
-from flowright.data.preferences import Pair, Preferred, Rated
+from flowright.data.task import Pair, Preferred, Rated
 from flowright.llm.chat import Message
 
 

@@ -22,9 +22,9 @@ from flowright.data.preference_files import (
     split_preferences,
     write_training_file,
 )
-from flowright.data.preferences import Pair, Preferred, Rated
 from flowright.data.sources.dataset import read_table
 from flowright.data.sources.registry import PREFERENCES, read_pairs
+from flowright.data.task import Pair, Preferred, Rated
 from flowright.llm.chat import Message
 
 ROOT = Path(__file__).parents[2]

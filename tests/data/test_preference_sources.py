@@ -11,7 +11,6 @@ import true_preferences
 from hypothesis import given, strategies as st
 
 from flowright.core.errors import DataError
-from flowright.data.preferences import PREFERRED, Pair, Rated
 from flowright.data.sources.comparisons import (
     autoj,
     evalbiasbench,
@@ -30,6 +29,7 @@ from flowright.data.sources.registry import (
     read_pairs,
     read_preferences,
 )
+from flowright.data.task import PREFERRED, Pair, Rated
 from flowright.llm.chat import Message
 
 

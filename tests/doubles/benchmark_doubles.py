@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from flowright.data.preferences import Pair, Preferred
+from flowright.data.task import Pair, Preferred
 from flowright.judging.measuring.measured_judges import (
     AnswerChoice,
     Conversation,

@@ -9,7 +9,7 @@ from typing import Any
 
 from flowright.core.errors import FailureError, Reason
 from flowright.criteria.rubrics.rows import Item, RubricRow
-from flowright.data.preferences import Conversation
+from flowright.data.task import Conversation
 from flowright.llm.chat import ChatReply, ChatRequest, Message, Usage
 
 ASKED: Conversation = (Message("system", "Name fruit."), Message("user", "Which?"))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flowright.core.errors import ConfigError, DataError, Reason
-from flowright.data.preferences import Pair
+from flowright.data.task import Pair
 from flowright.environments.base import make_environment
 from flowright.environments.display import blocks_of, display_of
 from flowright.environments.episode import Episode

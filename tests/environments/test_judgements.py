@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from flowright.core.errors import ConfigError
-from flowright.data.preferences import PREFERRED, Pair, Preferred
+from flowright.data.task import PREFERRED, Pair, Preferred
 from flowright.environments.judging.config import JudgingSection
 from flowright.environments.judging.frames import (
     Kind,

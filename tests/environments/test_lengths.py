@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from flowright.core.errors import DataError
-from flowright.data.preferences import Pair
 from flowright.data.row_files import Fault
+from flowright.data.task import Pair
 from flowright.environments.judging.frames import frame, reply_text, wording_of
 from flowright.environments.judging.rows import (
     AnyRow,

@@ -15,8 +15,8 @@ from hypothesis import given, strategies as st
 from pyarrow import parquet
 
 from flowright.core.errors import DataError
-from flowright.data.preferences import Pair
 from flowright.data.row_files import RowFile, UnusableRow
+from flowright.data.task import Pair
 from flowright.environments.judging.rows import (
     FORMS,
     Form,

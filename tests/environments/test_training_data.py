@@ -10,7 +10,7 @@ import pytest
 
 from flowright.core.batch_calls import ServerDown
 from flowright.core.errors import DataError, FailureError, Reason
-from flowright.data.preferences import Pair, Preferred
+from flowright.data.task import Pair, Preferred
 from flowright.environments.judging.config import JudgingSection, KnownRuleSection
 from flowright.environments.judging.frames import Reading, frame, read, reply_text, wording_of
 from flowright.environments.judging.rows import JudgedRow, PointwiseRow, conversation_key

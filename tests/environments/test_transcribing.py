@@ -11,7 +11,7 @@ from command_lines import command
 from flowright.core.batch_calls import ServerDown
 from flowright.core.errors import FailureError, Reason
 from flowright.data.contamination import TrainedOn
-from flowright.data.preferences import Pair
+from flowright.data.task import Pair
 from flowright.environments.judging.frames import Reading, read, reply_text, wording_of
 from flowright.environments.judging.rows import JudgedRow, SftRow, read_rows
 from flowright.environments.judging.transcripts import RowAttempts, transcribe

@@ -22,7 +22,7 @@ from flowright.environments.rollout import Rollout, to_record
 from flowright.environments.workflow.config import Feedback, WorkflowConfig
 from flowright.environments.workflow.environment import workflow_metrics
 from flowright.environments.workflow.reward import WorkflowRollouts, workflow_record
-from flowright.environments.workflow.turns import edit_between, read_turn
+from flowright.environments.workflow.trials import edit_between, read_turn
 from flowright.judging.verdict import JudgeQuery, Verdict
 from flowright.llm.chat import Usage
 from flowright.policy.sampling import Sample

@@ -17,7 +17,7 @@ from flowright.environments.rollout import UNSCORED, Reward, Rollout
 from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, compare
 from flowright.evaluation.evaluator import Evaluator, Score, TableRow, Validation, row_of, score
 from flowright.policy.sampling import Prompt, Sample, Sampling
-from flowright.runs.checkpoints import Best, best_of
+from flowright.runs.run_files import Best, best_of
 from flowright.viewer.rendering.report import section_text
 
 TASKS = [Task(str(n), "essay", ("letters", "poems")[n % 2], "Write.", "") for n in range(8)]

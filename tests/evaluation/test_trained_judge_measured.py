@@ -6,7 +6,7 @@ import pytest
 from tiny_policy import checkpoint, tiny_policy
 
 from flowright.core.errors import RunError
-from flowright.data.preferences import Pair
+from flowright.data.task import Pair
 from flowright.evaluation.trained_judge import open_trained_judge
 from flowright.judging.measuring.benchmark_judges import JudgeName, open_measured_judge
 from flowright.llm.chat import Message

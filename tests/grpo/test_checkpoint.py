@@ -26,7 +26,7 @@ from flowright.grpo.checkpoint import (
 )
 from flowright.grpo.learner import Learner
 from flowright.policy.model import Policy
-from flowright.runs.checkpoints import find_damage
+from flowright.runs.run_files import find_damage
 
 KEEP = 9
 

@@ -14,8 +14,8 @@ from flowright.config.policy import LoraSection, PolicySection
 from flowright.core.errors import RunError
 from flowright.environments.episode import Episode
 from flowright.environments.registry import make_config
-from flowright.runs.checkpoints import Best, best_of, checkpoint_of, chosen_as_best, read_best
 from flowright.runs.directory import check_checkpoints
+from flowright.runs.run_files import Best, best_of, checkpoint_of, chosen_as_best, read_best
 
 CONFIG = configured(
     {"steps": 6, "epochs": 1, "minibatches": 1},

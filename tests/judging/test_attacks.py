@@ -17,7 +17,7 @@ from flowright.judging.attempts import FORMS
 from flowright.judging.build import build_judge
 from flowright.judging.parsing import Form, parse_reply
 from flowright.judging.verdict import JudgeQuery
-from flowright.llm.fences import sanitise
+from flowright.llm.control_tokens import sanitise
 from flowright.llm.replies import spoken_answer
 
 WRONG = "4114"

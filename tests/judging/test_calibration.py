@@ -9,7 +9,7 @@ import pytest
 
 from flowright.core.errors import DataError
 from flowright.core.report import ReportTable, calibration_section
-from flowright.data.preferences import Preferred
+from flowright.data.task import Preferred
 from flowright.judging.trained.calibration import (
     COLDEST,
     FILE,

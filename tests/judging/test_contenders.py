@@ -10,7 +10,7 @@ from judge_doubles import ScriptedModel, reply, unavailable
 
 from flowright.config.judge import JudgeSection
 from flowright.core.errors import UserError
-from flowright.data.preferences import Pair
+from flowright.data.task import Pair
 from flowright.judging.measuring.benchmark_judges import (
     ModelJudge,
     ServiceJudge,

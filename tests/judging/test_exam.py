@@ -10,7 +10,7 @@ from exam_doubles import Comparing, Gullible, items, verdict
 
 from flowright.core.batch_calls import ServerDown
 from flowright.core.errors import UserError
-from flowright.data.preferences import Pair
+from flowright.data.task import Pair
 from flowright.judging.measuring.exam_probes import (
     EQUAL,
     ExamPlan,

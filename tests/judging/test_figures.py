@@ -8,7 +8,7 @@ from benchmark_doubles import Rater, judged, pair
 from hypothesis import given, strategies as st
 
 from flowright.core.statistics import Estimate
-from flowright.data.preferences import PREFERRED, Pair, Preferred
+from flowright.data.task import PREFERRED, Pair, Preferred
 from flowright.judging.measuring.measured_judges import (
     Games,
     PanelJudge,

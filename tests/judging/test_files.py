@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from pyarrow import parquet
 
 from flowright.core.errors import DataError
-from flowright.data.preferences import Pair
+from flowright.data.task import Pair
 from flowright.judging.measuring.pair_files import read_outputs, read_pairs_file
 from flowright.llm.chat import Message
 

@@ -9,7 +9,7 @@ from command_lines import command
 
 from flowright.core.errors import DataError
 from flowright.criteria.rubrics.rows import Item, read_rubrics
-from flowright.data.preferences import Pair
+from flowright.data.task import Pair
 from flowright.judging.measuring.measured_judges import GameOutcome, Games
 from flowright.judging.rubrics.proposals import (
     CRITERIA,

@@ -17,7 +17,7 @@ from flowright.core.errors import ConfigError
 from flowright.judging.audit import audit
 from flowright.judging.build import build_judge, fingerprint
 from flowright.judging.llm_judge import FIRST_PRINCIPLES
-from flowright.judging.meta_judge import LEFT_OUT, META, META_FAILED
+from flowright.judging.panel import LEFT_OUT, META, META_FAILED
 from flowright.judging.parsing import Form, parse_reply
 from flowright.judging.prompts import STANDARD
 from flowright.judging.schemas import BETTER, GRADE, TRUTH, Field

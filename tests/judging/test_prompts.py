@@ -14,7 +14,7 @@ from flowright.judging.parsing import Form
 from flowright.judging.prompts import STANDARD
 from flowright.judging.verdict import AnswerType, Criterion, JudgeQuery
 from flowright.llm.chat import Message
-from flowright.llm.fences import fence_for, sanitise
+from flowright.llm.control_tokens import fence_for, sanitise
 from flowright.llm.replies import spoken_answer
 
 QUERY = JudgeQuery(

@@ -11,8 +11,14 @@ from flowright.config.llm import LlmSection, ModelEntry
 from flowright.core.errors import ConfigError
 from flowright.llm.chat import ChatRequest, Message
 from flowright.llm.client import ChatClient
-from flowright.llm.control_tokens import OwnTokens, broken, tokenizer_folder, tokens_of
-from flowright.llm.fences import fence_for, sanitise
+from flowright.llm.control_tokens import (
+    OwnTokens,
+    broken,
+    fence_for,
+    sanitise,
+    tokenizer_folder,
+    tokens_of,
+)
 
 TOKENS = """
 <|im_start|> <|im_end|> <|endoftext|> <|start_header_id|> <|eot_id|> <|python_tag|> <|channel|>

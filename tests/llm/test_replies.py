@@ -5,7 +5,7 @@ import re
 import pytest
 from hypothesis import given, strategies as st
 
-from flowright.llm.fences import fenced, fill, sanitise
+from flowright.llm.control_tokens import fenced, fill, sanitise
 from flowright.llm.replies import (
     boxed,
     code_blocks,

@@ -42,12 +42,12 @@ from flowright.grpo.checkpoint import load_weights
 from flowright.grpo.objectives import resolved
 from flowright.grpo.selfcheck import check_sampler
 from flowright.llm.chat import Usage
-from flowright.llm.fences import fenced
+from flowright.llm.control_tokens import fenced
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy, choose_device
 from flowright.policy.model_thread import on_model_thread
 from flowright.policy.sampling import Prompt, Sample, Sampler, Sampling
-from flowright.runs.checkpoints import checkpoint_of, chosen_as_best
+from flowright.runs.run_files import checkpoint_of, chosen_as_best
 from flowright.simulation.large_models import open_models
 from flowright.workflows.executor import Execution, Executor, OperatorCall
 from flowright.workflows.source import Workflow

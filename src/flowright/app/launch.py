@@ -110,7 +110,7 @@ def evaluate(
     console = Console()
     say(console, f"problems  {data or config.held_out_from}")
     from flowright.app.measuring import open_evaluation, show_papers
-    from flowright.runs.checkpoints import checkpoint_of, chosen_as_best
+    from flowright.runs.run_files import checkpoint_of, chosen_as_best
 
     checkpoints = [checkpoint_of(path) for path in checkpoints]
     for path in checkpoints:

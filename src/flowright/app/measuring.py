@@ -33,8 +33,7 @@ from flowright.evaluation.ledger import Ledger
 from flowright.evaluation.papers import models_of, paper_table
 from flowright.policy.base_models import model_id
 from flowright.policy.chat_templates import read_template, template_id
-from flowright.runs.checkpoints import sha256_of, step_of
-from flowright.runs.run_files import read_evaluation
+from flowright.runs.run_files import read_evaluation, sha256_of, step_of
 
 NOT_MEASURED = {"run", "physical_gpus", "ray", "pipeline"}
 """Sections of a configuration that no row depends on."""

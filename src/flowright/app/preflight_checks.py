@@ -31,10 +31,9 @@ from flowright.judging.build import rules_alone
 from flowright.judging.terms import RewardTerms
 from flowright.policy.base_models import look_for_smollm2, model_id, origin_of
 from flowright.policy.chat_templates import read_template
-from flowright.runs.checkpoints import find_damage, saved_checkpoints, sha256_of
 from flowright.runs.directory import check_checkpoints, check_path
 from flowright.runs.loggers import check_loggers
-from flowright.runs.run_files import read_config
+from flowright.runs.run_files import find_damage, read_config, saved_checkpoints, sha256_of
 
 ADAPTER = "adapter/adapter_model.safetensors"
 

@@ -37,7 +37,7 @@ from flowright.environments.base import Environment, make_environment
 from flowright.environments.episode import Episode, Turn
 from flowright.environments.registry import load_config
 from flowright.environments.rollout import most_turn_text, to_record
-from flowright.llm.fences import fenced
+from flowright.llm.control_tokens import fenced
 from flowright.policy.sampling import Sample
 from flowright.runs.run_files import (
     HELD_OUT,

@@ -72,9 +72,8 @@ from flowright.policy.head import ScalarHead
 from flowright.policy.model import Policy, choose_device
 from flowright.policy.model_thread import on_model_thread
 from flowright.policy.sampling import Sampler, TokenTexts, fitting
-from flowright.runs.checkpoints import saved_checkpoints
 from flowright.runs.directory import RunDirectory
-from flowright.runs.run_files import EVALUATION, VALIDATION, read_config
+from flowright.runs.run_files import EVALUATION, VALIDATION, read_config, saved_checkpoints
 
 
 async def run_training(start: Start, console: Console, ranks: Ranks) -> int:

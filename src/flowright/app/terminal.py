@@ -34,8 +34,8 @@ from flowright.policy.base_models import origin_of
 from flowright.policy.memory import shape_of
 from flowright.policy.model import Policy
 from flowright.policy.turns import Contexts
-from flowright.runs.checkpoints import Best, step_name
 from flowright.runs.directory import RunDirectory
+from flowright.runs.run_files import Best, step_name
 
 PATIENCE = 5.0
 """Seconds without a served request before the terminal mentions a server."""

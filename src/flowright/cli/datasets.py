@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flowright.core import arguments as add
+
 if TYPE_CHECKING:
     from flowright.data.build import Mixed
     from flowright.data.download import Download
@@ -19,23 +21,14 @@ OFFICIAL_SIZES = {"train": 6000, "val": 300, "test": 1500}
 
 
 def add_download_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "names",
-        nargs="*",
-        metavar="NAME",
-        help="only these, or package.module:DATASET (default: those of --only)",
-    )
-    parser.add_argument(
-        "--only",
-        choices=("tasks", "preferences", "instructions", "all"),
-        help="problems for a policy, preferences for a judge, benchmarks of instruction "
-        "following, or all (default: tasks)",
-    )
-    parser.add_argument("--out", type=Path, default=Path("data/raw"), help="default: %(default)s")
-    parser.add_argument(
-        "--from", dest="source", type=Path, metavar="DIR", help="a folder of upstream files"
-    )
-    parser.add_argument("--no-network", action="store_true", help="only look into --from DIR")
+    add.text(parser, "names", "only these, or package.module:DATASET (default: those of --only)",
+             "NAME", nargs="*")  # fmt: skip
+    add.choice(parser, "--only", ("tasks", "preferences", "instructions", "all"), "problems for a "
+               "policy, preferences for a judge, benchmarks of instruction following, or all "
+               "(default: tasks)")  # fmt: skip
+    add.path(parser, "--out", "default: %(default)s", default=Path("data/raw"))
+    add.path(parser, "--from", "a folder of upstream files", "DIR", dest="source")
+    add.flag(parser, "--no-network", "only look into --from DIR")
 
 
 def download(options: argparse.Namespace) -> int:
@@ -135,40 +128,26 @@ def _summarise(downloads: "list[Download]", console: Any) -> int:
 
 
 def add_mix_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--from",
-        dest="source",
-        type=Path,
-        default=Path("data/raw"),
-        metavar="DIR",
-        help="folder of upstream files, as downloaded (default: %(default)s)",
-    )
+    add.path(parser, "--from", "folder of upstream files, as downloaded (default: %(default)s)",
+             "DIR", dest="source", default=Path("data/raw"))  # fmt: skip
     mode = parser.add_mutually_exclusive_group()
-    mode.add_argument("--split", choices=["official", "aflow"], help="default: official")
-    mode.add_argument("--offline", action="store_true", help="what the dependencies carry")
-    mode.add_argument("--suite", choices=SUITE_NAMES,
-                      help="the problems that a paper trains and measures on")  # fmt: skip
-    mode.add_argument("--own", type=Path, action="append", metavar="FILE",
-                      help="rows of your own: .jsonl, .json, .csv, .tsv, .parquet")  # fmt: skip
-    parser.add_argument("--own-val", type=Path, action="append", default=[], metavar="FILE",
-                        help="... to validate on (default: a tenth of --own)")  # fmt: skip
-    parser.add_argument("--field", action="append", default=[], metavar="NAME=COLUMN",
-                        help="what a column of --own is, such as question=frage")  # fmt: skip
-    parser.add_argument("--kind", choices=["math", "code", "qa"], help="of all rows of --own")
-    parser.add_argument("--skip-bad", action="store_true",
-                        help="leave out unusable rows of --own, and count them")  # fmt: skip
-    parser.add_argument("--out", type=Path, help="default: data/mixed; of --own data/own")
-    parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
-    parser.add_argument(
-        "--share",
-        action="append",
-        default=[],
-        metavar="NAME=SHARE",
-        help="weight of a dataset, such as gsm8k=0.3, or of your own, package.module:DATASET=0.3; "
-        "repeat it. Datasets that are not named are left out. Default: all kinds weigh the same",
-    )
+    add.choice(mode, "--split", ["official", "aflow"], "default: official")
+    add.flag(mode, "--offline", "what the dependencies carry")
+    add.choice(mode, "--suite", SUITE_NAMES, "the problems that a paper trains and measures on")
+    add.path(mode, "--own", "rows of your own: .jsonl, .json, .csv, .tsv, .parquet", "FILE",
+             action="append")  # fmt: skip
+    add.path(parser, "--own-val", "... to validate on (default: a tenth of --own)", "FILE",
+             action="append", default=[])  # fmt: skip
+    add.each(parser, "--field", "what a column of --own is, such as question=frage", "NAME=COLUMN")
+    add.choice(parser, "--kind", ["math", "code", "qa"], "of all rows of --own")
+    add.flag(parser, "--skip-bad", "leave out unusable rows of --own, and count them")
+    add.path(parser, "--out", "default: data/mixed; of --own data/own")
+    add.whole(parser, "--seed", "default: %(default)s", default=0)
+    add.each(parser, "--share", "weight of a dataset, such as gsm8k=0.3, or of your own, "
+             "package.module:DATASET=0.3; repeat it. Datasets that are not named are left out. "
+             "Default: all kinds weigh the same", "NAME=SHARE")  # fmt: skip
     for split in ("train", "val", "test"):
-        parser.add_argument(f"--{split}", type=int, metavar="N", help=f"problems in {split}")
+        add.whole(parser, f"--{split}", f"problems in {split}", "N")
 
 
 def mix(options: argparse.Namespace) -> int:
@@ -272,7 +251,7 @@ def _proven(own: "list[OwnProblem]") -> "tuple[list[OwnProblem], list[str]]":
     from flowright.config.policy import TinySection
     from flowright.core.command_line import progress_bars
     from flowright.core.errors import UserError
-    from flowright.grading.references import ReferenceReport, check_references
+    from flowright.grading.gold import ReferenceReport, check_references
     from flowright.sandbox import Sandbox
 
     # By number: ids of rows may repeat.

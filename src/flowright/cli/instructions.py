@@ -7,7 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from flowright.core.command_line import at_least_one, say, settings_of
+from flowright.core import arguments as add
+from flowright.core.command_line import say, settings_of
 
 if TYPE_CHECKING:
     from flowright.evaluation.responses.score_responses import Reward
@@ -30,22 +31,21 @@ def add_evaluate_options(parser: argparse.ArgumentParser) -> None:
         add_model_options,
     )
 
-    add = parser.add_argument
-    add("--benchmark", required=True, metavar="NAMES",
-        help="ifeval, ifbench, or both with a comma; or healthbench")  # fmt: skip
-    add("--responses", type=Path, nargs="+", metavar="FILE",
-        help="answers that were given: rows prompt, response; no model is asked")  # fmt: skip
-    add("--data", type=Path, metavar="FILE", help="the benchmark's prompts")
-    add("--folder", type=Path, default=Path("data/raw"), metavar="DIR",
-        help="where they are without --data (default: data/raw)")  # fmt: skip
-    add("--verdicts", type=Path, nargs="+", default=(), metavar="FILE",
-        help="others' verdicts on these answers, to compare with")  # fmt: skip
-    add("--json", type=Path, metavar="OUT", help="the record, with every verdict")
-    add("--save-responses", type=Path, metavar="FILE",
-        help="a model's answers (default: outputs/instructions/MODEL-HASH.jsonl)")  # fmt: skip
-    add("--limit", type=at_least_one, metavar="N", help="the first N prompts (all)")
-    add("--overwrite", action="store_true", help="ask the model again for all")
-    add("--judge", metavar="NAME", help="of healthbench: a model of --llm-file, or simulated")
+    add.text(parser, "--benchmark", "ifeval, ifbench, or both with a comma; or healthbench",
+             "NAMES", required=True)  # fmt: skip
+    add.path(parser, "--responses", "answers that were given: rows prompt, response; no model is "
+             "asked", "FILE", nargs="+")  # fmt: skip
+    add.path(parser, "--data", "the benchmark's prompts", "FILE")
+    add.path(parser, "--folder", "where they are without --data (default: data/raw)", "DIR",
+             default=Path("data/raw"))  # fmt: skip
+    add.path(parser, "--verdicts", "others' verdicts on these answers, to compare with", "FILE",
+             nargs="+", default=())  # fmt: skip
+    add.path(parser, "--json", "the record, with every verdict", "OUT")
+    add.path(parser, "--save-responses", "a model's answers (default: "
+             "outputs/instructions/MODEL-HASH.jsonl)", "FILE")  # fmt: skip
+    add.count(parser, "--limit", "the first N prompts (all)")
+    add.flag(parser, "--overwrite", "ask the model again for all")
+    add.text(parser, "--judge", "of healthbench: a model of --llm-file, or simulated", "NAME")
     add_model_options(parser, LLM_FILE, batch_size=64)
     add_drawing_options(parser, samples=None, temperature=0.0, top_p=1.0, top_k=-1, max_tokens=1280)
 
@@ -180,22 +180,13 @@ def add_generate_options(parser: argparse.ArgumentParser) -> None:
         add_model_options,
     )
 
-    add = parser.add_argument
-    add(
-        "--data-path",
-        dest="data",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="rows with prompts",
-    )
-    add("--output-path", dest="out", type=Path, required=True, metavar="FILE",
-        help="a .parquet file")  # fmt: skip
-    add("--prompt-key", default="prompt", metavar="COLUMN", help="texts or lists of messages")
-    add("--response-key", default="responses", metavar="COLUMN", help="what is written")
-    add("--start", type=int, default=0, metavar="ROW", help="the first row (0)")
-    add("--limit", type=at_least_one, metavar="N", help="the first N rows (all)")
-    add("--overwrite", action="store_true", help="start again")
+    add.path(parser, "--data-path", "rows with prompts", "FILE", dest="data", required=True)
+    add.path(parser, "--output-path", "a .parquet file", "FILE", dest="out", required=True)
+    add.text(parser, "--prompt-key", "texts or lists of messages", "COLUMN", default="prompt")
+    add.text(parser, "--response-key", "what is written", "COLUMN", default="responses")
+    add.whole(parser, "--start", "the first row (0)", "ROW", default=0)
+    add.count(parser, "--limit", "the first N rows (all)")
+    add.flag(parser, "--overwrite", "start again")
     add_drawing_options(parser, samples=8, temperature=0.7, top_p=0.8, top_k=20, max_tokens=4096)
     add_model_options(parser, LLM_FILE, batch_size=8)
 
@@ -234,20 +225,18 @@ def generate(options: argparse.Namespace) -> int:
 
 
 def add_score_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--reward", choices=REWARDS,
-        help="what a row is graded by")  # fmt: skip
-    add("--judge", metavar="NAME", help="a model of the LLM file, or simulated")
-    add("--calls", choices=("together", "each", "brackets"), default="together",
-        help="all criteria in one call, each in its own, or VerIF's [[1]] (together)")  # fmt: skip
-    add("--rules", choices=("run", "skip", "ignore"),
-        help="of verif: run them, give them to the judge (VERIF_SKIP_RULES=1), or leave them out "
-        "(VERIF_IGNORE_RULES=1); default: as these say, else run")  # fmt: skip
-    add("--config", type=Path, default=JUDGE_FILE, metavar="FILE",
-        help="its judge, llm and simulated sections are the judge's")  # fmt: skip
-    add("--json", type=Path, metavar="OUT", help="the record (default: beside the data)")
-    add("--overwrite", action="store_true", help="start again")
-    add("keys", nargs="+", metavar="key=value", help="data.path=FILE and others")
+    add.choice(parser, "--reward", REWARDS, "what a row is graded by")
+    add.text(parser, "--judge", "a model of the LLM file, or simulated", "NAME")
+    add.choice(parser, "--calls", ("together", "each", "brackets"), "all criteria in one call, "
+               "each in its own, or VerIF's [[1]] (together)", default="together")  # fmt: skip
+    add.choice(parser, "--rules", ("run", "skip", "ignore"), "of verif: run them, give them to the "
+               "judge (VERIF_SKIP_RULES=1), or leave them out (VERIF_IGNORE_RULES=1); default: as "
+               "these say, else run")  # fmt: skip
+    add.path(parser, "--config", "its judge, llm and simulated sections are the judge's", "FILE",
+             default=JUDGE_FILE)  # fmt: skip
+    add.path(parser, "--json", "the record (default: beside the data)", "OUT")
+    add.flag(parser, "--overwrite", "start again")
+    add.text(parser, "keys", "data.path=FILE and others", "key=value", nargs="+")
 
 
 def score(options: argparse.Namespace) -> int:

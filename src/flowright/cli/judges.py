@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowright.core.command_line import at_least_one, on_signal, progress_bars, say, settings_of
+from flowright.core import arguments as add
+from flowright.core.command_line import on_signal, progress_bars, say, settings_of
 from flowright.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -23,26 +24,21 @@ FIELDS = ("prompt", "completion", "answer", "answer_type", "criteria", "alternat
 
 def add_exam_options(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--data", type=Path, help="labelled answers, or a mixture of tasks")
-    what.add_argument("--build", type=Path, metavar="MIXTURE", help="only make labelled answers")
-    parser.add_argument("--config", type=Path, help="of the judge: a YAML file as for the service")
-    parser.add_argument("--out", type=Path, help="folder of the exam, or file of --build")
-    parser.add_argument("--limit", type=at_least_one, metavar="N", help="questions; default: all")
-    parser.add_argument("--seed", type=int, default=0, help="of every draw (default: 0)")
-    parser.add_argument("--repeats", type=at_least_one, default=3, metavar="N",
-                        help="verdicts per unchanged answer (default: 3)")  # fmt: skip
-    parser.add_argument("--perturbations", metavar="A,B", help="default: all; '' for none")
+    add.path(what, "--data", "labelled answers, or a mixture of tasks")
+    add.path(what, "--build", "only make labelled answers", "MIXTURE")
+    add.path(parser, "--config", "of the judge: a YAML file as for the service")
+    add.path(parser, "--out", "folder of the exam, or file of --build")
+    add.count(parser, "--limit", "questions; default: all")
+    add.whole(parser, "--seed", "of every draw (default: 0)", default=0)
+    add.count(parser, "--repeats", "verdicts per unchanged answer (default: 3)", default=3)
+    add.text(parser, "--perturbations", "default: all; '' for none", "A,B")
     parser.add_argument("--no-pairs", dest="pairs", action="store_false",
                         help="skip the test of the order of two")  # fmt: skip
-    parser.add_argument("--evalbiasbench", type=Path, metavar="DIR",
-                        help="ask about its pairs as well; DIR has the downloads")  # fmt: skip
-    parser.add_argument("--concurrency", type=at_least_one, default=32, metavar="N",
-                        help="queries at once (default: 32)")  # fmt: skip
-    parser.add_argument("--price-in", type=float, metavar="X", help="per million prompt tokens")
-    parser.add_argument("--price-out", type=float, metavar="X", help="... of completion tokens")
-    parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="such as judge.gate=false"
-    )
+    add.path(parser, "--evalbiasbench", "ask about its pairs as well; DIR has the downloads", "DIR")
+    add.count(parser, "--concurrency", "queries at once (default: 32)", default=32)
+    add.number(parser, "--price-in", "per million prompt tokens", "X")
+    add.number(parser, "--price-out", "... of completion tokens", "X")
+    add.overrides(parser, "such as judge.gate=false")
 
 
 def exam(options: argparse.Namespace) -> int:
@@ -105,41 +101,33 @@ def _show_report(report: "Report", page: Path | None) -> None:
 
 def add_benchmark_options(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--benchmark", metavar="NAME[/SUBSET]", help="llmbar, pandalm, autoj, hhh, "
-                      "evalbiasbench, judgebench or rewardbench2; llmbar/adversarial, "
-                      "rewardbench2/math,safety: subsets of one")  # fmt: skip
-    what.add_argument("--pairs", type=Path, metavar="FILE", help="pairs in LLMBar's form or ours")
-    what.add_argument("--outputs", type=Path, metavar="FILE",
-                      help="a judge's replies in JudgeBench's form; no judge is asked")  # fmt: skip
-    what.add_argument("--answers", type=Path, nargs=2, metavar="FILE",
-                      help="two sets of answers to the same questions")  # fmt: skip
-    parser.add_argument("--judge", metavar="NAME_OR_PATH", help="the judge to measure")
-    parser.add_argument("--against", metavar="NAME_OR_PATH",
-                        help="a second judge on the same rows, or its record (.json)")  # fmt: skip
-    parser.add_argument("--json", dest="out", type=Path, metavar="OUT",
-                        help="the record (default: in outputs)")  # fmt: skip
-    parser.add_argument("--html", type=Path, metavar="OUT", help="a page as well")
-    parser.add_argument("--data", dest="folder", type=Path, default=Path("data/raw"),
-                        metavar="DIR",
-                        help="where the downloaded files are (default: data/raw)")  # fmt: skip
-    parser.add_argument("--ask", dest="way", choices=("pairwise", "score", "pointwise"),
-                        default="pairwise",
-                        help="which answer is better, or a score or grade of each")  # fmt: skip
-    parser.add_argument("--mode", choices=("ranking", "ratings"),
-                        help="RewardBench 2: the best of four, or a rating of each")  # fmt: skip
-    parser.add_argument("--config", type=Path, default=JUDGE_FILE,
-                        help="its judge, llm and simulated sections are the judge's")  # fmt: skip
-    parser.add_argument("--limit", type=at_least_one, metavar="N", help="prompts; default: all")
-    parser.add_argument("--seed", type=int, default=0, help="of every draw (default: 0)")
-    parser.add_argument("--overwrite", action="store_true", help="start again")
-    parser.add_argument("--trained-on", type=Path, action="append", default=[], metavar="DIR",
-                        help="a run, checkpoint or export with the judge's trained_on.json; "
-                        "repeat it (default: the judge's folder)")  # fmt: skip
-    parser.add_argument("--allow-trained-on", action="store_true",
-                        help="measure on its training data, and mark the result")  # fmt: skip
-    parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="such as judge.max_tokens=4096"
-    )
+    add.text(what, "--benchmark", "llmbar, pandalm, autoj, hhh, evalbiasbench, judgebench or "
+             "rewardbench2; llmbar/adversarial, rewardbench2/math,safety: subsets of one",
+             "NAME[/SUBSET]")  # fmt: skip
+    add.path(what, "--pairs", "pairs in LLMBar's form or ours", "FILE")
+    add.path(what, "--outputs", "a judge's replies in JudgeBench's form; no judge is asked", "FILE")
+    add.path(what, "--answers", "two sets of answers to the same questions", "FILE", nargs=2)
+    add.text(parser, "--judge", "the judge to measure", "NAME_OR_PATH")
+    add.text(parser, "--against", "a second judge on the same rows, or its record (.json)",
+             "NAME_OR_PATH")  # fmt: skip
+    add.path(parser, "--json", "the record (default: in outputs)", "OUT", dest="out")
+    add.path(parser, "--html", "a page as well", "OUT")
+    add.path(parser, "--data", "where the downloaded files are (default: data/raw)", "DIR",
+             dest="folder", default=Path("data/raw"))  # fmt: skip
+    add.choice(parser, "--ask", ("pairwise", "score", "pointwise"), "which answer is better, or a "
+               "score or grade of each", dest="way", default="pairwise")  # fmt: skip
+    add.choice(parser, "--mode", ("ranking", "ratings"), "RewardBench 2: the best of four, or a "
+               "rating of each")  # fmt: skip
+    add.path(parser, "--config", "its judge, llm and simulated sections are the judge's",
+             default=JUDGE_FILE)  # fmt: skip
+    add.count(parser, "--limit", "prompts; default: all")
+    add.whole(parser, "--seed", "of every draw (default: 0)", default=0)
+    add.flag(parser, "--overwrite", "start again")
+    add.path(parser, "--trained-on", "a run, checkpoint or export with the judge's "
+             "trained_on.json; repeat it (default: the judge's folder)", "DIR", action="append",
+             default=[])  # fmt: skip
+    add.flag(parser, "--allow-trained-on", "measure on its training data, and mark the result")
+    add.overrides(parser, "such as judge.max_tokens=4096")
 
 
 def benchmark(options: argparse.Namespace) -> int:
@@ -185,9 +173,9 @@ def benchmark(options: argparse.Namespace) -> int:
 
 
 def add_calibrate_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", type=Path, help="a run, a checkpoint, an adapter or a model")
-    parser.add_argument("--pairs", type=Path, nargs="+", required=True, metavar="FILE")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    add.path(parser, "folder", "a run, a checkpoint, an adapter or a model")
+    add.path(parser, "--pairs", metavar="FILE", nargs="+", required=True)
+    add.choice(parser, "--device", ("auto", "cpu", "cuda"), default="auto")
 
 
 def calibrate(options: argparse.Namespace) -> int:
@@ -218,25 +206,20 @@ def calibrate(options: argparse.Namespace) -> int:
 
 
 def add_score_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--in", dest="source", type=Path, required=True, metavar="FILE",
-                        help="rows to judge: .jsonl, .json, .csv, .tsv or .parquet")  # fmt: skip
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE",
-                        help="where they go, judged: .jsonl or .parquet")  # fmt: skip
+    add.path(parser, "--in", "rows to judge: .jsonl, .json, .csv, .tsv or .parquet", "FILE",
+             dest="source", required=True)  # fmt: skip
+    add.path(parser, "--out", "where they go, judged: .jsonl or .parquet", "FILE", required=True)
     by = parser.add_mutually_exclusive_group(required=True)
-    by.add_argument("--config", type=Path, help="a judge: a YAML file as for the service")
-    by.add_argument("--url", help="a judge service that runs")
+    add.path(by, "--config", "a judge: a YAML file as for the service")
+    add.text(by, "--url", "a judge service that runs")
     for field in FIELDS:
         names = {0: "its usual names", 1: field, 2: "none"}
         usual = names[(FIELDS.index(field) > 2) + (FIELDS.index(field) > 4)]
-        parser.add_argument(f"--{field.replace('_', '-')}", metavar="COLUMN",
-                            help=f"the column of the {field} (default: {usual})")  # fmt: skip
-    parser.add_argument("--concurrency", type=at_least_one, default=64, metavar="N",
-                        help="rows at once (default: 64)")  # fmt: skip
-    parser.add_argument("--retry-failed", action="store_true",
-                        help="also judge again what was left without a score")  # fmt: skip
-    parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="of --config, such as judge.gate=false"
-    )
+        add.text(parser, f"--{field.replace('_', '-')}",
+                 f"the column of the {field} (default: {usual})", "COLUMN")  # fmt: skip
+    add.count(parser, "--concurrency", "rows at once (default: 64)", default=64)
+    add.flag(parser, "--retry-failed", "also judge again what was left without a score")
+    add.overrides(parser, "of --config, such as judge.gate=false")
 
 
 def score(options: argparse.Namespace) -> int:
@@ -347,10 +330,10 @@ def _show_scores(counts: Counter[str], out: Path) -> int:
 
 
 def add_serve_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", type=Path, help="a YAML file")
-    parser.add_argument("--model", metavar="FOLDER", help="a trained judge (trained.folder)")
-    parser.add_argument("--base-url", metavar="URL", help="who serves it (trained.base_url)")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="such as server.port=0")
+    add.path(parser, "--config", "a YAML file")
+    add.text(parser, "--model", "a trained judge (trained.folder)", "FOLDER")
+    add.text(parser, "--base-url", "who serves it (trained.base_url)", "URL")
+    add.overrides(parser, "such as server.port=0")
 
 
 def serve(options: argparse.Namespace) -> int:

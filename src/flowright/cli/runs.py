@@ -7,26 +7,21 @@ import sys
 from pathlib import Path
 
 from flowright.cli.datasets import SUITE_NAMES, fetch_suite
-from flowright.core.command_line import at_least_one
+from flowright.core import arguments as add
 
 
 def add_config_options(parser: argparse.ArgumentParser) -> None:
     """``--config`` and the overrides behind it."""
-    parser.add_argument(
-        "--config",
-        type=Path,
-        required=True,
-        metavar="PATH|NAME",
-        help="a YAML file, or the name of one in config/, such as quickstart",
-    )
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="such as grpo.steps=10")
+    add.path(parser, "--config", "a YAML file, or the name of one in config/, such as quickstart",
+             "PATH|NAME", required=True)  # fmt: skip
+    add.overrides(parser, "such as grpo.steps=10")
 
 
 def add_train_options(parser: argparse.ArgumentParser) -> None:
     add_config_options(parser)
-    parser.add_argument("--resume", action="store_true", help="continue from the last checkpoint")
-    parser.add_argument("--dry-run", action="store_true", help="check everything, train nothing")
-    parser.add_argument("--ray", action="store_true", help="on a Ray cluster (section ray)")
+    add.flag(parser, "--resume", "continue from the last checkpoint")
+    add.flag(parser, "--dry-run", "check everything, train nothing")
+    add.flag(parser, "--ray", "on a Ray cluster (section ray)")
 
 
 def train(options: argparse.Namespace) -> int:
@@ -50,38 +45,18 @@ def train(options: argparse.Namespace) -> int:
 
 def add_evaluate_options(parser: argparse.ArgumentParser) -> None:
     add_config_options(parser)
-    parser.add_argument(
-        "--checkpoint",
-        type=Path,
-        action="append",
-        default=[],
-        help="a checkpoint, or a run for its best one; may be repeated",
-    )
-    parser.add_argument(
-        "--data",
-        type=Path,
-        help="a task file to measure on; the best fixed workflow is then chosen on val_dataset",
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("outputs/evaluation"),
-        help="a folder; the same command resumes what it holds (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--overwrite", action="store_true", help="replace another evaluation in --out"
-    )
-    parser.add_argument(
-        "--suite",
-        choices=SUITE_NAMES,
-        help="download and measure what a paper measures, all of it, with --papers",
-    )
-    parser.add_argument(
-        "--papers",
-        action="store_true",
-        help="also compare with the tables of AFlow's, ScoreFlow's and FlowSteer's papers, in "
-        "papers.md and papers.json of --out; a finished evaluation is not measured again",
-    )
+    add.path(parser, "--checkpoint", "a checkpoint, or a run for its best one; may be repeated",
+             action="append", default=[])  # fmt: skip
+    add.path(parser, "--data", "a task file to measure on; the best fixed workflow is then chosen "
+             "on val_dataset")  # fmt: skip
+    add.path(parser, "--out", "a folder; the same command resumes what it holds (default: "
+             "%(default)s)", default=Path("outputs/evaluation"))  # fmt: skip
+    add.flag(parser, "--overwrite", "replace another evaluation in --out")
+    add.choice(parser, "--suite", SUITE_NAMES, "download and measure what a paper measures, all of "
+               "it, with --papers")  # fmt: skip
+    add.flag(parser, "--papers", "also compare with the tables of AFlow's, ScoreFlow's and "
+             "FlowSteer's papers, in papers.md and papers.json of --out; a finished evaluation is "
+             "not measured again")  # fmt: skip
 
 
 def evaluate(options: argparse.Namespace) -> int:
@@ -108,9 +83,7 @@ def evaluate(options: argparse.Namespace) -> int:
 
 def add_warm_start_options(parser: argparse.ArgumentParser) -> None:
     add_config_options(parser)
-    parser.add_argument(
-        "--overwrite", action="store_true", help="replace the contents of policy.warm_start.folder"
-    )
+    add.flag(parser, "--overwrite", "replace the contents of policy.warm_start.folder")
 
 
 def warm_start(options: argparse.Namespace) -> int:
@@ -131,17 +104,11 @@ def warm_start(options: argparse.Namespace) -> int:
 
 
 def add_export_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "source",
-        type=Path,
-        help="a run (its best checkpoint, or else its newest), a checkpoint, a peft adapter, a "
-        "model's folder, or verl's global_step_N",
-    )
-    parser.add_argument("--out", type=Path, help="the folder to write")
-    parser.add_argument(
-        "--id", action="store_true", dest="identity",
-        help="print a hash of the weights and settings that it would be made of; write nothing",
-    )  # fmt: skip
+    add.path(parser, "source", "a run (its best checkpoint, or else its newest), a checkpoint, a "
+             "peft adapter, a model's folder, or verl's global_step_N")  # fmt: skip
+    add.path(parser, "--out", "the folder to write")
+    add.flag(parser, "--id", "print a hash of the weights and settings that it would be made of; "
+             "write nothing", dest="identity")  # fmt: skip
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
         "--merge",
@@ -158,21 +125,14 @@ def add_export_options(parser: argparse.ArgumentParser) -> None:
         const="adapter",
         help="the adapter alone, as peft and vLLM load it",
     )
-    parser.add_argument(
-        "--dtype",
-        choices=("bfloat16", "float16", "float32"),
-        help="of the weights (default: the dtype in the model's config)",
-    )
-    parser.add_argument("--base", help="the adapter's base, if its files name another")
-    parser.add_argument("--lora-alpha", type=float, help="if verl's files lack it")
-    parser.add_argument(
-        "--max-shard-size", dest="most_bytes", metavar="SIZE", type=_size, default=5 * 10**9,
-        help="of a file (default: 5GB)",
-    )  # fmt: skip
-    parser.add_argument("--overwrite", action="store_true", help="replace a model in --out")
-    parser.add_argument(
-        "--push-to-hub", dest="hub", metavar="NAME", help="also upload it, with HF_TOKEN"
-    )
+    add.choice(parser, "--dtype", ("bfloat16", "float16", "float32"), "of the weights (default: "
+               "the dtype in the model's config)")  # fmt: skip
+    add.text(parser, "--base", "the adapter's base, if its files name another")
+    add.number(parser, "--lora-alpha", "if verl's files lack it")
+    add.text(parser, "--max-shard-size", "of a file (default: 5GB)", "SIZE", dest="most_bytes",
+             type=_size, default=5 * 10**9)  # fmt: skip
+    add.flag(parser, "--overwrite", "replace a model in --out")
+    add.text(parser, "--push-to-hub", "also upload it, with HF_TOKEN", "NAME", dest="hub")
 
 
 def export(options: argparse.Namespace) -> int:
@@ -202,27 +162,17 @@ def _size(text: str) -> int:
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "run", nargs="?", help="a run directory, or a name under --output-dir; default: the newest"
-    )
+    add.text(parser, "run", "a run directory, or a name under --output-dir; default: the newest",
+             nargs="?")  # fmt: skip
     add_reader_options(parser)
 
 
 def add_reader_options(parser: argparse.ArgumentParser) -> None:
     """Add ``--output-dir``, and ``--environment``: the only one of a run that a reader imports."""
-    parser.add_argument(
-        "--output-dir",
-        type=Path,
-        default=Path("outputs"),
-        metavar="DIR",
-        help="the folder of run directories (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--environment",
-        metavar="MODULE:CLASS",
-        type=named_environment,
-        help="environment of your own to import, for the display of its runs",
-    )
+    add.path(parser, "--output-dir", "the folder of run directories (default: %(default)s)", "DIR",
+             default=Path("outputs"))  # fmt: skip
+    add.text(parser, "--environment", "environment of your own to import, for the display of its "
+             "runs", "MODULE:CLASS", type=named_environment)  # fmt: skip
 
 
 def named_environment(choice: str) -> str:
@@ -234,22 +184,11 @@ def named_environment(choice: str) -> str:
 
 def add_monitor_options(parser: argparse.ArgumentParser) -> None:
     add_run_options(parser)
-    parser.add_argument("--once", action="store_true", help="print once and exit")
-    parser.add_argument(
-        "--json", dest="as_json", action="store_true", help="print once as JSON and exit"
-    )
-    parser.add_argument(
-        "--server",
-        dest="servers",
-        action="append",
-        default=[],
-        metavar="URL",
-        type=address,
-        help="show the load of this vLLM server, from its /metrics; may be repeated",
-    )
-    parser.add_argument(
-        "--interval", type=seconds, default=1.0, metavar="S", help="seconds between updates"
-    )
+    add.flag(parser, "--once", "print once and exit")
+    add.flag(parser, "--json", "print once as JSON and exit", dest="as_json")
+    add.each(parser, "--server", "show the load of this vLLM server, from its /metrics; may be "
+             "repeated", "URL", dest="servers", type=address)  # fmt: skip
+    add.text(parser, "--interval", "seconds between updates", "S", type=seconds, default=1.0)
 
 
 def monitor(options: argparse.Namespace) -> int:
@@ -283,31 +222,17 @@ def seconds(text: str) -> float:
 
 
 def add_view_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "run", nargs="?", help="a run directory or its name, or a folder of runs; default: all"
-    )
+    add.text(parser, "run", "a run directory or its name, or a folder of runs; default: all",
+             nargs="?")  # fmt: skip
     add_reader_options(parser)
-    parser.add_argument("--host", default="127.0.0.1", help="default: this machine alone")
-    parser.add_argument("--port", type=int, default=8765, help="0 for any free one (default: 8765)")
-    parser.add_argument(
-        "--export",
-        type=Path,
-        metavar="FOLDER",
-        help="write pages that need no server into a new folder, and exit",
-    )
-    parser.add_argument(
-        "--select",
-        default="",
-        metavar="QUERY",
-        help="with --export: which attempts, as in an address: 'outcome=wrong&sort=reward'",
-    )
-    parser.add_argument(
-        "--most",
-        type=int,
-        default=200,
-        metavar="N",
-        help="with --export: attempts of each run, with their groups (default: 200)",
-    )
+    add.text(parser, "--host", "default: this machine alone", default="127.0.0.1")
+    add.whole(parser, "--port", "0 for any free one (default: 8765)", default=8765)
+    add.path(parser, "--export", "write pages that need no server into a new folder, and exit",
+             "FOLDER")  # fmt: skip
+    add.text(parser, "--select", "with --export: which attempts, as in an address: "
+             "'outcome=wrong&sort=reward'", "QUERY", default="")  # fmt: skip
+    add.whole(parser, "--most", "with --export: attempts of each run, with their groups (default: "
+              "200)", "N", default=200)  # fmt: skip
 
 
 def view(options: argparse.Namespace) -> int:
@@ -346,14 +271,13 @@ def report(options: argparse.Namespace) -> int:
 
 
 def add_replay_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", type=Path, help="a run directory")
-    parser.add_argument("place", metavar="STEP/GROUP/INDEX")
+    add.path(parser, "run", "a run directory")
+    add.text(parser, "place", metavar="STEP/GROUP/INDEX")
     ways = parser.add_mutually_exclusive_group()
-    ways.add_argument("--program", metavar="FILE", help="run this program; - for standard input")
-    ways.add_argument("--edit", action="store_true", help="edit the recorded program in $EDITOR")
-    parser.add_argument("--json", dest="as_json", action="store_true",
-                        help="both records, as one JSON object")  # fmt: skip
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="of the run's settings")
+    add.text(ways, "--program", "run this program; - for standard input", "FILE")
+    add.flag(ways, "--edit", "edit the recorded program in $EDITOR")
+    add.flag(parser, "--json", "both records, as one JSON object", dest="as_json")
+    add.overrides(parser, "of the run's settings")
 
 
 def replay(options: argparse.Namespace) -> int:
@@ -382,34 +306,20 @@ def replay(options: argparse.Namespace) -> int:
 
 
 def add_study_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "config", type=Path, help="a YAML file, or the name of one in config/, such as study/quick"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
-    parser.add_argument("--report-only", action="store_true", help="start no run")
-    parser.add_argument(
-        "--at-once", type=at_least_one, help="concurrent runs; default: the cores or GPUs"
-    )
-    parser.add_argument("--out", type=Path, help="default: outputs/studies/NAME")
-    parser.add_argument("--limit-runs", dest="limit", type=at_least_one,
-                        help="start at most this many runs")  # fmt: skip
-    parser.add_argument(
-        "--transfer",
-        action="store_true",
-        help="start no run; have the judge of every arm grade the answers of every policy",
-    )
-    parser.add_argument("--ray", action="store_true", help="runs on a Ray cluster (RAY_ADDRESS)")
-    parser.add_argument(
-        "--arm",
-        dest="arms",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="start runs of this arm alone, such as the one whose judge is up; may be repeated",
-    )
-    parser.add_argument(
-        "--keep", type=Path, metavar="DIR", help="copy claims, tables and plots to DIR/NAME"
-    )
+    add.path(parser, "config", "a YAML file, or the name of one in config/, such as study/quick")
+    add.flag(parser, "--dry-run", "print the plan, write nothing")
+    add.flag(parser, "--report-only", "start no run")
+    add.text(parser, "--at-once", "concurrent runs; default: the cores or GPUs",
+             type=add.at_least_one)  # fmt: skip
+    add.path(parser, "--out", "default: outputs/studies/NAME")
+    add.text(parser, "--limit-runs", "start at most this many runs", dest="limit",
+             type=add.at_least_one)  # fmt: skip
+    add.flag(parser, "--transfer", "start no run; have the judge of every arm grade the answers of "
+             "every policy")  # fmt: skip
+    add.flag(parser, "--ray", "runs on a Ray cluster (RAY_ADDRESS)")
+    add.each(parser, "--arm", "start runs of this arm alone, such as the one whose judge is up; "
+             "may be repeated", "NAME", dest="arms")  # fmt: skip
+    add.path(parser, "--keep", "copy claims, tables and plots to DIR/NAME", "DIR")
 
 
 def study(options: argparse.Namespace) -> int:

@@ -5,10 +5,10 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flowright.core.command_line import at_least_one, settings_of
+from flowright.core import arguments as add
+from flowright.core.command_line import settings_of
 from flowright.core.errors import UserError
 from flowright.core.plugins import suggest
 
@@ -24,26 +24,17 @@ _OF_RUN = ("source", "config", "overrides", "executor")
 
 
 def add_ask_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "source", type=Path, help="a run (its best checkpoint, or else its newest), or a checkpoint"
-    )
-    parser.add_argument("question", help="or - to read it from standard input")
-    parser.add_argument("--kind", choices=("math", "code", "qa"), default="qa")
-    parser.add_argument(
-        "--executor", metavar="NAME", help="a model of llm.file, or simulated (default: the run's)"
-    )
-    parser.add_argument(
-        "--samples",
-        type=at_least_one,
-        default=1,
-        help="workflows that are drawn; the first that gives an answer counts (default: 1)",
-    )
-    parser.add_argument("--seed", type=int, default=0, help="of the draws (default: 0)")
-    parser.add_argument("--temperature", type=float, help="default: that of the run's evaluations")
-    parser.add_argument("--json", dest="as_json", action="store_true",
-                        help="everything, as one JSON object")  # fmt: skip
-    parser.add_argument("--config", type=Path, help="instead of the run's config.json")
-    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    add.path(parser, "source", "a run (its best checkpoint, or else its newest), or a checkpoint")
+    add.text(parser, "question", "or - to read it from standard input")
+    add.choice(parser, "--kind", ("math", "code", "qa"), default="qa")
+    add.text(parser, "--executor", "a model of llm.file, or simulated (default: the run's)", "NAME")
+    add.text(parser, "--samples", "workflows that are drawn; the first that gives an answer "
+             "counts (default: 1)", type=add.at_least_one, default=1)  # fmt: skip
+    add.whole(parser, "--seed", "of the draws (default: 0)", default=0)
+    add.number(parser, "--temperature", "default: that of the run's evaluations")
+    add.flag(parser, "--json", "everything, as one JSON object", dest="as_json")
+    add.path(parser, "--config", "instead of the run's config.json")
+    add.overrides(parser)
 
 
 def ask(options: argparse.Namespace) -> int:
@@ -80,30 +71,22 @@ def _opened(options: argparse.Namespace, console: "Console") -> "Iterator[Served
 
 
 def add_serve_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "source", type=Path, help="a run (its best checkpoint, or else its newest), or a checkpoint"
-    )
-    parser.add_argument("--host", default="127.0.0.1", help="default: this machine alone")
-    parser.add_argument("--port", type=int, default=8010, help="0 for any free one")
-    parser.add_argument("--name", help="of the model (default: the run's)")
-    parser.add_argument(
-        "--executor", metavar="NAME", help="a model of llm.file, or simulated (default: the run's)"
-    )
-    parser.add_argument("--kind", choices=("math", "code", "qa"), default="qa")
-    parser.add_argument(
-        "--samples", type=at_least_one, help="workflows drawn for each question (default: 1)"
-    )
-    parser.add_argument(
-        "--in-flight", dest="max_in_flight", metavar="N", type=at_least_one,
-        help="questions that are answered at once (default: 64)",
-    )  # fmt: skip
-    parser.add_argument("--queue", dest="max_queue", metavar="N", type=int,
-                        help="that wait for their turn (default: 256)")  # fmt: skip
-    parser.add_argument("--seconds", type=float, help="of one answer (default: 600)")
-    parser.add_argument("--max-body", dest="max_body_bytes", metavar="BYTES", type=at_least_one,
-                        help="bytes of a request (default: 1 MiB)")  # fmt: skip
-    parser.add_argument("--config", type=Path, help="instead of the run's config.json")
-    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    add.path(parser, "source", "a run (its best checkpoint, or else its newest), or a checkpoint")
+    add.text(parser, "--host", "default: this machine alone", default="127.0.0.1")
+    add.whole(parser, "--port", "0 for any free one", default=8010)
+    add.text(parser, "--name", "of the model (default: the run's)")
+    add.text(parser, "--executor", "a model of llm.file, or simulated (default: the run's)", "NAME")
+    add.choice(parser, "--kind", ("math", "code", "qa"), default="qa")
+    add.text(parser, "--samples", "workflows drawn for each question (default: 1)",
+             type=add.at_least_one)  # fmt: skip
+    add.count(parser, "--in-flight", "questions that are answered at once (default: 64)",
+              dest="max_in_flight")  # fmt: skip
+    add.whole(parser, "--queue", "that wait for their turn (default: 256)", "N", dest="max_queue")
+    add.number(parser, "--seconds", "of one answer (default: 600)")
+    add.text(parser, "--max-body", "bytes of a request (default: 1 MiB)", "BYTES",
+             dest="max_body_bytes", type=add.at_least_one)  # fmt: skip
+    add.path(parser, "--config", "instead of the run's config.json")
+    add.overrides(parser)
 
 
 def serve(options: argparse.Namespace) -> int:
@@ -127,19 +110,19 @@ def serve(options: argparse.Namespace) -> int:
 def add_simulate_options(parser: argparse.ArgumentParser) -> None:
     from flowright.simulation.assessor import BIASES
 
-    parser.add_argument("--tasks", type=Path, action="append", default=[], metavar="FILE")
-    parser.add_argument("--offline", action="store_true", help="know the offline mixture")
-    parser.add_argument("--data-seed", type=int, default=0, help="of the offline mixture")
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=8002, help="0 for any free one")
-    parser.add_argument("--seed", type=int, default=0, help="of difficulties and mistakes")
-    parser.add_argument("--latency-ms", type=float, default=0.0, help="mean time added to a reply")
+    add.path(parser, "--tasks", metavar="FILE", action="append", default=[])
+    add.flag(parser, "--offline", "know the offline mixture")
+    add.whole(parser, "--data-seed", "of the offline mixture", default=0)
+    add.text(parser, "--host", default="127.0.0.1")
+    add.whole(parser, "--port", "0 for any free one", default=8002)
+    add.whole(parser, "--seed", "of difficulties and mistakes", default=0)
+    add.number(parser, "--latency-ms", "mean time added to a reply", default=0.0)
     for flag, names, form in (("--fault", _faults(), "SHARE"), ("--bias", BIASES, "WEIGHT")):
         shown = f"one of {', '.join(names)}"
-        parser.add_argument(flag, action="append", default=[], metavar=f"NAME={form}", help=shown)
-    parser.add_argument("--true-positive", type=float, default=0.97, help="of the judge")
-    parser.add_argument("--false-positive", type=float, default=0.03, help="of the judge")
-    parser.add_argument("--allow-weaker-sandbox", action="store_true")
+        add.each(parser, flag, shown, f"NAME={form}")
+    add.number(parser, "--true-positive", "of the judge", default=0.97)
+    add.number(parser, "--false-positive", "of the judge", default=0.03)
+    add.flag(parser, "--allow-weaker-sandbox")
 
 
 def simulate(options: argparse.Namespace) -> int:

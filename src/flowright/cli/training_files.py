@@ -8,7 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowright.core.command_line import at_least_one, progress_bars, say, settings_of
+from flowright.core import arguments as add
+from flowright.core.command_line import progress_bars, say, settings_of
 
 if TYPE_CHECKING:
     from flowright.data.preference_files import PreferenceSplit, RowOptions
@@ -20,32 +21,27 @@ _NAMED = 3  # rows of a reason that are listed on the terminal; manifest.json ha
 
 
 def add_preferences_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("names", nargs="+", metavar="NAME",
-                        help="llmbar, pandalm, autoj, hhh, evalbiasbench, helpsteer2")  # fmt: skip
-    parser.add_argument("--from", dest="source", type=Path, default=Path("data/raw"),
-                        metavar="DIR", help="the downloads (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--out", type=Path, default=Path("data/preferences"),
-                        help="default: %(default)s")  # fmt: skip
-    parser.add_argument("--form", action="append", choices=PREFERENCE_FORMS, default=[],
-                        help="repeat it (default: all four)")  # fmt: skip
-    parser.add_argument("--as", dest="kept", choices=("parquet", "jsonl"), default="parquet",
-                        help="default: %(default)s")  # fmt: skip
-    parser.add_argument("--hold-out", action="append", default=[], metavar="NAME[/SUBSET]",
-                        help="not to be trained on, such as llmbar/manual; repeat it; none: "
-                        "nothing (default: evalbiasbench, LLMBar but for natural)")  # fmt: skip
-    parser.add_argument("--val-share", type=float, default=0.1, metavar="SHARE",
-                        help="of the prompts, to validate on (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--grades", metavar="WORSE,BETTER",
-                        help="labels, 0 to 4, of a pair's answers in the pointwise form, such "
-                        "as 0,1 (default: only rated answers are in it)")  # fmt: skip
-    parser.add_argument("--ties", action="store_true",
-                        help="keep ties in the Bradley-Terry form, with strength 0")  # fmt: skip
-    parser.add_argument("--off-topic", type=float, default=0.0, metavar="TIMES",
-                        help="how often a pair to train on is there once more, against a good "
-                        "answer to another question, 0 to 8 (default: 0)")  # fmt: skip
-    parser.add_argument("--only-off-topic", action="store_true",
-                        help="train on these alone")  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
+    add.text(parser, "names", "llmbar, pandalm, autoj, hhh, evalbiasbench, helpsteer2", "NAME",
+             nargs="+")  # fmt: skip
+    add.path(parser, "--from", "the downloads (default: %(default)s)", "DIR", dest="source",
+             default=Path("data/raw"))  # fmt: skip
+    add.path(parser, "--out", "default: %(default)s", default=Path("data/preferences"))
+    add.each(parser, "--form", "repeat it (default: all four)", choices=PREFERENCE_FORMS)
+    add.choice(parser, "--as", ("parquet", "jsonl"), "default: %(default)s", dest="kept",
+               default="parquet")  # fmt: skip
+    add.each(parser, "--hold-out", "not to be trained on, such as llmbar/manual; repeat it; none: "
+             "nothing (default: evalbiasbench, LLMBar but for natural)",
+             "NAME[/SUBSET]")  # fmt: skip
+    add.number(parser, "--val-share", "of the prompts, to validate on (default: %(default)s)",
+               "SHARE", default=0.1)  # fmt: skip
+    add.text(parser, "--grades", "labels, 0 to 4, of a pair's answers in the pointwise form, such "
+             "as 0,1 (default: only rated answers are in it)", "WORSE,BETTER")  # fmt: skip
+    add.flag(parser, "--ties", "keep ties in the Bradley-Terry form, with strength 0")
+    add.number(parser, "--off-topic", "how often a pair to train on is there once more, against a "
+               "good answer to another question, 0 to 8 (default: 0)", "TIMES",
+               default=0.0)  # fmt: skip
+    add.flag(parser, "--only-off-topic", "train on these alone")
+    add.whole(parser, "--seed", "default: %(default)s", default=0)
 
 
 def preferences(options: argparse.Namespace) -> int:
@@ -190,37 +186,30 @@ def _by_column(sources: dict[str, int]) -> "Counter[str]":
 
 
 def add_transcripts_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("rows", nargs="+", type=Path, metavar="FILE",
-                        help="labelled rows: .parquet or .jsonl")  # fmt: skip
-    parser.add_argument("--judge", metavar="NAME",
-                        help="the model to ask: a model of llm.file, or simulated")  # fmt: skip
-    parser.add_argument("--by", choices=("model", "judge", "label"), default="model",
-                        help="a model with the trained judge's own prompt, one of this package's "
-                        "judges with its wording, or no judge: the label (default: %(default)s)",
-                        )  # fmt: skip
-    parser.add_argument("--out", type=Path, default=Path("data/transcripts"), metavar="DIR",
-                        help="default: %(default)s")  # fmt: skip
-    parser.add_argument("--as", dest="kept_as", choices=("parquet", "jsonl"), default="parquet",
-                        help="default: %(default)s")  # fmt: skip
-    parser.add_argument("--val", type=Path, action="append", default=[], metavar="FILE",
-                        help="held-out rows; repeat it (default: a share of all)")  # fmt: skip
-    parser.add_argument("--val-share", type=float, default=0.05, metavar="SHARE",
-                        help="of the conversations, held out (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--wording", default="standard", metavar="NAME",
-                        help="judging.wording of the judge to be trained")  # fmt: skip
-    parser.add_argument("--tries", type=at_least_one, default=4, metavar="N",
-                        help="of a row, until a verdict is its label (default: 4)")  # fmt: skip
-    parser.add_argument("--temperature", type=float, default=0.7, help="default: %(default)s")
-    parser.add_argument("--max-tokens", type=at_least_one, default=2048, metavar="N",
-                        help="of a reply (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--limit", type=at_least_one, metavar="N", help="rows of each side")
-    parser.add_argument("--config", type=Path, default=Path("config/judge_server.yaml"),
-                        help="its judge, llm and simulated sections are the judge's")  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0, help="of every draw (default: 0)")
-    parser.add_argument("--overwrite", action="store_true", help="start again")
-    parser.add_argument("--set", dest="overrides", action="append", default=[],
-                        metavar="key=value", help="of --config, such as "
-                        "llm.max_concurrency=16; repeat it")  # fmt: skip
+    add.path(parser, "rows", "labelled rows: .parquet or .jsonl", "FILE", nargs="+")
+    add.text(parser, "--judge", "the model to ask: a model of llm.file, or simulated", "NAME")
+    add.choice(parser, "--by", ("model", "judge", "label"), "a model with the trained judge's own "
+               "prompt, one of this package's judges with its wording, or no judge: the label "
+               "(default: %(default)s)", default="model")  # fmt: skip
+    add.path(parser, "--out", "default: %(default)s", "DIR", default=Path("data/transcripts"))
+    add.choice(parser, "--as", ("parquet", "jsonl"), "default: %(default)s", dest="kept_as",
+               default="parquet")  # fmt: skip
+    add.path(parser, "--val", "held-out rows; repeat it (default: a share of all)", "FILE",
+             action="append", default=[])  # fmt: skip
+    add.number(parser, "--val-share", "of the conversations, held out (default: %(default)s)",
+               "SHARE", default=0.05)  # fmt: skip
+    add.text(parser, "--wording", "judging.wording of the judge to be trained", "NAME",
+             default="standard")  # fmt: skip
+    add.count(parser, "--tries", "of a row, until a verdict is its label (default: 4)", default=4)
+    add.number(parser, "--temperature", "default: %(default)s", default=0.7)
+    add.count(parser, "--max-tokens", "of a reply (default: %(default)s)", default=2048)
+    add.count(parser, "--limit", "rows of each side")
+    add.path(parser, "--config", "its judge, llm and simulated sections are the judge's",
+             default=Path("config/judge_server.yaml"))  # fmt: skip
+    add.whole(parser, "--seed", "of every draw (default: 0)", default=0)
+    add.flag(parser, "--overwrite", "start again")
+    add.each(parser, "--set", "of --config, such as llm.max_concurrency=16; repeat it",
+             "key=value", dest="overrides")  # fmt: skip
 
 
 def transcripts(options: argparse.Namespace) -> int:
@@ -265,27 +254,24 @@ def transcripts(options: argparse.Namespace) -> int:
 
 
 def add_constraints_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--train", type=int, default=2000, help="prompts (default: 2000)")
-    parser.add_argument("--val", type=int, default=300, help="prompts (default: 300)")
-    parser.add_argument("--seed", type=int, default=0)
+    add.path(parser, "--out", metavar="DIR", required=True)
+    add.whole(parser, "--train", "prompts (default: 2000)", default=2000)
+    add.whole(parser, "--val", "prompts (default: 300)", default=300)
+    add.whole(parser, "--seed", default=0)
     parser.add_argument("--data", type=Path, nargs="+", default=(), metavar="FILE",
                         help="requests to hang instructions on, rows with one of "
                         f"{', '.join(PROMPT_COLUMNS)} "
                         "(default: simple ones of our own)")  # fmt: skip
-    parser.add_argument("--per-prompt", default="1-2", metavar="N-N",
-                        help="instructions of a prompt (default: 1-2)")  # fmt: skip
-    parser.add_argument("--types", default="ifeval", metavar="NAMES",
-                        help="ifeval, ifbench, or ids, with commas (default: ifeval)")  # fmt: skip
-    parser.add_argument("--easy", type=float, default=2.0, metavar="TIMES",
-                        help="how often an easy instruction is drawn for one that is not, 0 for "
-                        "never (default: 2)")  # fmt: skip
-    parser.add_argument("--sealed", type=Path, nargs="+", default=(), metavar="FILE",
-                        help="prompts of test sets, none of which is drawn")  # fmt: skip
-    parser.add_argument("--folder", type=Path, default=Path("data/raw"), metavar="DIR",
-                        help="IFEval's, IFBench's and HealthBench's files are sealed where they "
-                        "are here "
-                        "(default: data/raw)")  # fmt: skip
+    add.text(parser, "--per-prompt", "instructions of a prompt (default: 1-2)", "N-N",
+             default="1-2")  # fmt: skip
+    add.text(parser, "--types", "ifeval, ifbench, or ids, with commas (default: ifeval)", "NAMES",
+             default="ifeval")  # fmt: skip
+    add.number(parser, "--easy", "how often an easy instruction is drawn for one that is not, 0 "
+               "for never (default: 2)", "TIMES", default=2.0)  # fmt: skip
+    add.path(parser, "--sealed", "prompts of test sets, none of which is drawn", "FILE", nargs="+",
+             default=())  # fmt: skip
+    add.path(parser, "--folder", "IFEval's, IFBench's and HealthBench's files are sealed where "
+             "they are here (default: data/raw)", "DIR", default=Path("data/raw"))  # fmt: skip
 
 
 def constraints(options: argparse.Namespace) -> int:
@@ -355,38 +341,29 @@ def _texts(paths: Sequence[Path]) -> list[str]:
 
 
 def add_rubrics_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE",
-                        help="rubric rows: .jsonl or .parquet")  # fmt: skip
-    parser.add_argument("--judge", required=True, metavar="NAME",
-                        help="the model that grades: a model of llm.file, or simulated",
-                        )  # fmt: skip
-    parser.add_argument("--writer", metavar="NAME",
-                        help="the model that writes criteria (default: the judge)")  # fmt: skip
-    parser.add_argument("--task", default="", metavar="TEXT",
-                        help="criteria of a task: its description")  # fmt: skip
+    add.path(parser, "--out", "rubric rows: .jsonl or .parquet", "FILE", required=True)
+    add.text(parser, "--judge", "the model that grades: a model of llm.file, or simulated", "NAME",
+             required=True)  # fmt: skip
+    add.text(parser, "--writer", "the model that writes criteria (default: the judge)", "NAME")
+    add.text(parser, "--task", "criteria of a task: its description", "TEXT", default="")
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--pairs", type=Path, metavar="FILE",
-                      help="labelled pairs, to find criteria by and to check them on")  # fmt: skip
-    what.add_argument("--benchmark", metavar="NAME[/SUBSET]", help="likewise, of a benchmark")
-    parser.add_argument("--each", action="store_true",
-                        help="criteria of each prompt alone; pairs only check them")  # fmt: skip
-    parser.add_argument("--prompts", type=Path, nargs="+", default=(), metavar="FILE",
-                        help="prompts that get rows (default: those of the pairs)")  # fmt: skip
-    parser.add_argument("--data", dest="folder", type=Path, default=Path("data/raw"),
-                        metavar="DIR", help="the downloads (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--criteria", dest="most", type=at_least_one, default=6, metavar="N",
-                        help="of a rubric, at most (default: 6)")  # fmt: skip
-    parser.add_argument("--held-out", type=float, default=0.5, metavar="SHARE",
-                        help="of the pairs, if criteria come from them (default: 0.5)")  # fmt: skip
-    parser.add_argument("--limit", type=at_least_one, metavar="N", help="prompts of the pairs")
-    parser.add_argument("--require", action="store_true",
-                        help="exit 1 unless labels are predicted above chance")  # fmt: skip
-    parser.add_argument("--config", type=Path, default=Path("config/judge_server.yaml"),
-                        help="its judge, llm and simulated sections are used")  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0, help="of every draw (default: 0)")
-    parser.add_argument("--overwrite", action="store_true", help="start again")
-    parser.add_argument("--set", dest="overrides", action="append", default=[],
-                        metavar="key=value", help="of --config; repeat it")  # fmt: skip
+    add.path(what, "--pairs", "labelled pairs, to find criteria by and to check them on", "FILE")
+    add.text(what, "--benchmark", "likewise, of a benchmark", "NAME[/SUBSET]")
+    add.flag(parser, "--each", "criteria of each prompt alone; pairs only check them")
+    add.path(parser, "--prompts", "prompts that get rows (default: those of the pairs)", "FILE",
+             nargs="+", default=())  # fmt: skip
+    add.path(parser, "--data", "the downloads (default: %(default)s)", "DIR", dest="folder",
+             default=Path("data/raw"))  # fmt: skip
+    add.count(parser, "--criteria", "of a rubric, at most (default: 6)", dest="most", default=6)
+    add.number(parser, "--held-out", "of the pairs, if criteria come from them (default: 0.5)",
+               "SHARE", default=0.5)  # fmt: skip
+    add.count(parser, "--limit", "prompts of the pairs")
+    add.flag(parser, "--require", "exit 1 unless labels are predicted above chance")
+    add.path(parser, "--config", "its judge, llm and simulated sections are used",
+             default=Path("config/judge_server.yaml"))  # fmt: skip
+    add.whole(parser, "--seed", "of every draw (default: 0)", default=0)
+    add.flag(parser, "--overwrite", "start again")
+    add.each(parser, "--set", "of --config; repeat it", "key=value", dest="overrides")
 
 
 def rubrics(options: argparse.Namespace) -> int:

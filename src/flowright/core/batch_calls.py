@@ -1,5 +1,5 @@
 """Many calls at once: of a server, bounded, resumed, and stopped when it is down; of a model, in
-batches."""
+batches; and one call for equal questions, those that are asked at the same time included."""
 
 import asyncio
 from collections import Counter
@@ -7,11 +7,13 @@ from collections.abc import (
     Awaitable,
     Callable,
     Coroutine,
+    Hashable,
     Iterable,
     Iterator,
     Mapping,
     Sequence,
 )
+from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from flowright.core.errors import FailureError, UserError, boundary
@@ -211,3 +213,61 @@ class RequestBatcher(Generic[T, R]):
         elif len(batch) == 1 and not batch[0][1].done():
             batch[0][1].set_exception(FailureError(failure.reason, failure.message))
         return failure is None
+
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(slots=True)
+class _Entry(Generic[Answer]):
+    task: "asyncio.Future[Answer]"
+    waiting: int = 0
+
+
+class Memo(Generic[Answer]):
+    """Results by key, the latest ``capacity`` of them. A failure is not kept: the next caller tries
+    again. Work that no caller waits for any more is cancelled."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._entries: dict[Hashable, _Entry[Answer]] = {}  # the one asked for last at the end
+
+    async def get(
+        self, question: Hashable, work: Callable[[], Coroutine[Any, Any, Answer]]
+    ) -> Answer:
+        entry = self._entries.pop(question, None)
+        if entry is None:
+            entry = _Entry(asyncio.create_task(work()))
+        self._entries[question] = entry
+        if len(self._entries) > self._capacity:
+            self._forget_oldest()
+        entry.waiting += 1
+        try:
+            return await asyncio.shield(entry.task)
+        except BaseException:
+            if self._entries.get(question) is entry and (entry.task.done() or entry.waiting == 1):
+                del self._entries[question]
+            if entry.waiting == 1:
+                entry.task.cancel()
+            raise
+        finally:
+            entry.waiting -= 1
+
+    def answers(self) -> list[tuple[Hashable, Answer]]:
+        """Finished results with their keys, the latest used one last."""
+        done = [(q, e.task) for q, e in self._entries.items() if e.task.done()]
+        return [(q, t.result()) for q, t in done if not t.cancelled() and t.exception() is None]
+
+    def put(self, question: Hashable, answer: Answer) -> None:
+        """Store a result as if it had just been computed."""
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        future.set_result(answer)
+        self._entries.pop(question, None)
+        self._entries[question] = _Entry(future)
+        if len(self._entries) > self._capacity:
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        oldest = next((q for q, entry in self._entries.items() if entry.task.done()), None)
+        if oldest is not None:
+            del self._entries[oldest]

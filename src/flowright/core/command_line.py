@@ -93,14 +93,6 @@ def progress_bars() -> "Iterator[tuple[Progress, Callable[[str, int], Callable[[
             bars.stop()
 
 
-def at_least_one(text: str) -> int:
-    """A type for argparse: a whole number from 1 on."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("at least 1")
-    return number
-
-
 def settings_of(options: argparse.Namespace, kind: type, **given: Any) -> Any:
     """Make a dataclass of ``given`` and, under the names of its other fields, of the options."""
     named = {f.name: getattr(options, f.name) for f in fields(kind) if hasattr(options, f.name)}

@@ -19,10 +19,10 @@ from typing import Any
 
 from flowright.core.errors import DataError
 from flowright.core.files import write_text
-from flowright.data.preferences import Conversation, Pair, Rated
 from flowright.data.row_files import Fault, UnusableRow, decoded, read_row_files, turns_of
 from flowright.data.sources.dataset import UpstreamRow, json_table
 from flowright.data.sources.registry import INSTRUCTIONS
+from flowright.data.task import Conversation, Pair, Rated
 from flowright.llm.chat import Message
 
 _PIECE = 256  # characters of a word: putting combining marks in order is quadratic in their run

@@ -29,12 +29,12 @@ from flowright.data.contamination import (
     folded,
     subset_of,
 )
-from flowright.data.preferences import Pair, Preferred, Rated
 from flowright.data.sources.registry import (
     Preferences,
     preference_source,
     read_preferences,
 )
+from flowright.data.task import Pair, Preferred, Rated
 from flowright.llm.chat import Message
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar, get_args
 
 from flowright.core.errors import DataError, FlowrightError
 from flowright.core.tables import Place, read_errors, read_rows
-from flowright.data.preferences import Conversation, Speaker
+from flowright.data.task import Conversation, Speaker
 from flowright.llm.chat import Message
 
 

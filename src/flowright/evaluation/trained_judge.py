@@ -29,8 +29,7 @@ from flowright.core.batch_calls import RequestBatcher
 from flowright.core.errors import ConfigError, DataError, UserError
 from flowright.core.files import check_writable, read_object, write_json
 from flowright.data.contamination import TrainedOn
-from flowright.data.preferences import Pair
-from flowright.data.task import Task
+from flowright.data.task import Pair, Task
 from flowright.environments.judging.frame_judge import (
     FORM_FILE,
     FrameJudge,
@@ -80,7 +79,7 @@ from flowright.policy.model_folders import load_tokenizer
 from flowright.policy.model_thread import on_model_thread
 from flowright.policy.sampling import Sample, Sampling, template_ids
 from flowright.policy.tuning import CONFIG_FILE
-from flowright.runs.checkpoints import step_name
+from flowright.runs.run_files import step_name
 
 TEXTS_AT_ONCE = 64
 

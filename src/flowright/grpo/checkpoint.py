@@ -33,18 +33,18 @@ from flowright.policy.chat_templates import CHAT_TEMPLATE, template_id
 from flowright.policy.model import Policy
 from flowright.policy.sharding import filled, hollow
 from flowright.policy.tuning import whole
-from flowright.runs.checkpoints import (
+from flowright.runs.directory import RunDirectory, check_checkpoints
+from flowright.runs.run_files import (
     FORMAT,
     Best,
     best_of,
     keep_best,
     newest_whole,
+    read_metrics,
     saved_checkpoints,
     sha256_of,
     step_name,
 )
-from flowright.runs.directory import RunDirectory, check_checkpoints
-from flowright.runs.run_files import read_metrics
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ import numpy as np
 
 from flowright.core.statistics import Array, Statistic, ratio
 from flowright.grading import Gold
-from flowright.judging.meta_judge import META_FAILED
-from flowright.judging.panel import disagreement
+from flowright.judging.panel import META_FAILED, disagreement
 from flowright.judging.verdict import Source, Status, Verdict
 
 

@@ -19,8 +19,7 @@ from flowright.data.contamination import TrainedOn
 from flowright.grading.gold import Algebra
 from flowright.judging.group_judge import GroupJudge
 from flowright.judging.llm_judge import LlmJudge
-from flowright.judging.meta_judge import BestSamples, MetaJudge
-from flowright.judging.panel import Panel
+from flowright.judging.panel import BestSamples, MetaJudge, Panel
 from flowright.judging.prompts import WITHOUT_REFERENCE, wording_hash
 from flowright.judging.remote import RemoteJudge
 from flowright.judging.rules import RuleJudge

@@ -29,7 +29,7 @@ from flowright.judging.schemas import (
 from flowright.judging.verdict import DOWN, JudgeQuery, Verdict
 from flowright.llm.chat import ChatModel, Usage
 from flowright.llm.context import last_tokens
-from flowright.llm.fences import sanitise
+from flowright.llm.control_tokens import sanitise
 from flowright.llm.replies import spoken_answer
 
 Replies = Sequence[Mapping[str, Value]]

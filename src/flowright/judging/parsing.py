@@ -46,7 +46,7 @@ from flowright.judging.schemas import (
     normal,
     value_of,
 )
-from flowright.llm.fences import without_echoes
+from flowright.llm.control_tokens import without_echoes
 from flowright.llm.loose_json import CutText, FoundObject, NestedObject, Pairs, read_object
 from flowright.llm.replies import strip_thinking
 

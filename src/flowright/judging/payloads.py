@@ -16,7 +16,7 @@ from typing import Any, TypeGuard, get_args
 from flowright.core.plugins import suggest
 from flowright.judging.verdict import AnswerType, JudgeQuery, Source, Status, Verdict
 from flowright.llm.chat import Usage
-from flowright.llm.fences import fence_for, fenced
+from flowright.llm.control_tokens import fence_for, fenced
 from flowright.llm.transport import RequestError
 
 TYPES: tuple[AnswerType, ...] = get_args(AnswerType)

@@ -33,7 +33,7 @@ from flowright.judging.schemas import (
 )
 from flowright.judging.verdict import AnswerType, Criterion, JudgeQuery
 from flowright.llm.chat import Message
-from flowright.llm.fences import fence_for, fenced, sanitise
+from flowright.llm.control_tokens import fence_for, fenced, sanitise
 
 Text = Annotated[str, StringConstraints(pattern=r"\S")]
 

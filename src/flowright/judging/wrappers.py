@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from flowright.core.memo import Memo
+from flowright.core.batch_calls import Memo
 from flowright.core.off_loop import off_loop
 from flowright.grading.statements import extract_answer
 from flowright.grading.text import normalised
@@ -21,7 +21,7 @@ from flowright.judging.rules import gate
 from flowright.judging.verdict import DOWN, Judge, JudgeQuery, Source, Status, Verdict, Wrapper
 from flowright.llm.chat import Usage
 from flowright.llm.context import last_tokens
-from flowright.llm.fences import sanitise
+from flowright.llm.control_tokens import sanitise
 from flowright.llm.replies import spoken_answer
 
 _log = logging.getLogger("JudgeReward")

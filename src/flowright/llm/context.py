@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from flowright.core.batch_calls import Memo
 from flowright.core.errors import FailureError
-from flowright.core.memo import Memo
 from flowright.llm.chat import (
     ChatModel,
     ChatReply,

@@ -25,7 +25,7 @@ from flowright.core.errors import UserError
 from flowright.core.files import atomic_directory, in_turn, open_regular, write_json
 from flowright.core.network_faults import network_fault, proxy_for
 from flowright.llm.control_tokens import tokenizer_folder
-from flowright.runs.checkpoints import sha256_of
+from flowright.runs.run_files import sha256_of
 
 FILE = "origin.json"
 

@@ -51,17 +51,19 @@ from flowright.core.files import (
 )
 from flowright.core.formatting import is_number
 from flowright.core.journal import changes_of
-from flowright.runs.checkpoints import newest_whole, saved_checkpoints, step_name
 from flowright.runs.loggers import Act, Loggers
 from flowright.runs.run_files import (
     BASELINES,
     HELD_OUT,
     forget_rollouts,
     holds_run,
+    newest_whole,
     read_config,
     read_metrics,
     read_state,
     rollouts_after,
+    saved_checkpoints,
+    step_name,
     write_rollouts,
 )
 

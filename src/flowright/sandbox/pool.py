@@ -26,8 +26,8 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any, Literal, Self, TypeVar
 
+from flowright.core.batch_calls import Memo
 from flowright.core.errors import FailureError, Reason, UserError
-from flowright.core.memo import Memo
 from flowright.sandbox.control import Control
 from flowright.sandbox.grants import Kind, packages_for, zygote_config
 from flowright.sandbox.names import suite_names

@@ -22,8 +22,7 @@ from typing import Any, Protocol
 from flowright.core.checkout import child_environment
 from flowright.core.errors import ConfigError
 from flowright.core.files import disk_errors
-from flowright.runs.checkpoints import saved_checkpoints
-from flowright.runs.run_files import read_metrics
+from flowright.runs.run_files import read_metrics, saved_checkpoints
 from flowright.study.config import GpuSection, StudyConfig
 from flowright.study.runs import StudyJournal, StudyRun, is_finished
 

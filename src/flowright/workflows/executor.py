@@ -5,8 +5,8 @@ from contextlib import AsyncExitStack
 from typing import Self
 
 from flowright.config.workflow import ExecutorSection, WorkflowSection
+from flowright.core.batch_calls import Memo
 from flowright.core.errors import Failure, FailureError, boundary
-from flowright.core.memo import Memo
 from flowright.core.off_loop import in_thread
 from flowright.data.task import Problem
 from flowright.llm.chat import ChatModel, RequestRefused

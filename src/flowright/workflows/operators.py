@@ -14,7 +14,7 @@ from typing import TypedDict
 from flowright.core.errors import FailureError, Reason
 from flowright.core.off_loop import in_thread, off_loop
 from flowright.grading.votes import groups
-from flowright.llm.fences import fenced, fill
+from flowright.llm.control_tokens import fenced, fill
 from flowright.llm.replies import extract_code, final_answer
 from flowright.workflows.context import CallContext
 from flowright.workflows.registry import Operators, defined_in, operator

@@ -8,7 +8,7 @@ from typing import Literal
 from flowright.config.workflow import WorkflowSection
 from flowright.data.task import Problem
 from flowright.llm.chat import Message
-from flowright.llm.fences import fenced, fill
+from flowright.llm.control_tokens import fenced, fill
 from flowright.workflows.operators import OPERATORS
 from flowright.workflows.reference import long_docs, short_docs
 

@@ -11,7 +11,6 @@ from typing import Any, Literal
 from flowright.core.errors import DataError
 from flowright.core.tables import read_object
 from flowright.data.contamination import conversation_key
-from flowright.data.preferences import Conversation
 from flowright.data.row_files import (
     Fault,
     RowFile,
@@ -25,6 +24,7 @@ from flowright.data.row_files import (
     text_of,
     turns_of,
 )
+from flowright.data.task import Conversation
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,9 @@ from flowright.config.loading import load_section
 from flowright.config.section import Section
 from flowright.core.errors import ConfigError
 from flowright.criteria.rubrics.rows import Item, RubricRow, VerifRow
-from flowright.data.preferences import Conversation
+from flowright.data.task import Conversation
 from flowright.llm.chat import Message
-from flowright.llm.fences import sanitise
+from flowright.llm.control_tokens import sanitise
 
 Text = Annotated[str, Field(pattern=r"\S")]
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from flowright.data.preferences import Pair, Preferred, Rated, Speaker
 from flowright.data.sources.dataset import UpstreamRow, json_table
+from flowright.data.task import Pair, Preferred, Rated, Speaker
 from flowright.llm.chat import Message
 
 T = TypeVar("T")

@@ -15,8 +15,7 @@ from typing import Any, Literal
 
 from flowright.core.errors import DataError
 from flowright.core.tables import parse_row, read_errors, read_object, read_rows
-from flowright.data.preferences import Pair, Rated
-from flowright.data.task import Kind, Problem
+from flowright.data.task import Kind, Pair, Problem, Rated
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from flowright.core.checkout import here
 from flowright.core.errors import ConfigError, DataError
 from flowright.core.plugins import Names, load, suggest
 from flowright.core.tables import raise_problems
-from flowright.data.preferences import Pair, Rated
 from flowright.data.sources.benchmarks import (
     aime,
     contest,
@@ -65,7 +64,7 @@ from flowright.data.sources.questions import (
     mmlu,
     mmlu_csv,
 )
-from flowright.data.task import Kind, Problem
+from flowright.data.task import Kind, Pair, Problem, Rated
 
 S = TypeVar("S", bound=Source)
 _FACTS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))

@@ -8,7 +8,7 @@ from flowright.environments.canvas.actions import LEAST_PROMPT, MOST_REPEATS, OP
 from flowright.environments.canvas.config import CanvasSection
 from flowright.environments.canvas.graph import CHECKERS, MERGERS, MOST_OPERATORS, SOLVERS, Canvas
 from flowright.llm.chat import Message
-from flowright.llm.fences import fill
+from flowright.llm.control_tokens import fill
 
 MOST_RESULT, LONG_ANSWER = 500, 60
 """Characters of a result in the feedback; those from which the finish rule wants a Format."""

@@ -13,6 +13,8 @@ from flowright.config.reward import LARGEST_REWARD
 from flowright.config.root import Config as RunConfig
 from flowright.core.errors import DataError, FailureError
 from flowright.core.statistics import SHARE
+from flowright.criteria.constraints.checkers import InstructedPrompt
+from flowright.criteria.constraints.drawable import sentence_of
 from flowright.criteria.rubrics.rows import RubricRow, criteria_sha256
 from flowright.criteria.rubrics.scaffolding import Schedule, scaffolded, shown_items
 from flowright.data.contamination import TrainedOn
@@ -27,9 +29,8 @@ from flowright.environments.base import (
     TokenCount,
 )
 from flowright.environments.episode import Episode, Observation
-from flowright.environments.instructions.config import CHECKED, InstructionsSection
+from flowright.environments.instructions.config import CHECKED, Feedback, InstructionsSection
 from flowright.environments.instructions.display import DISPLAY
-from flowright.environments.instructions.feedback import observation_of
 from flowright.environments.instructions.grader import (
     OpenGrader,
     check_judge,
@@ -48,6 +49,7 @@ from flowright.environments.instructions.reward import (
 from flowright.environments.instructions.tasks import (
     SOURCE as KNOWN_RULE,
     InstructionTask,
+    Row,
     drawn_answer,
     found_files,
     load_sets,
@@ -294,3 +296,27 @@ class InstructionsEnvironment(RowEnvironment[InstructionsSection]):
 def _instruction(task: Task) -> InstructionTask:
     assert isinstance(task, InstructionTask)
     return task
+
+
+def observation_of(row: Row, grade: InstructionGrade, feedback: Feedback) -> Observation | None:
+    """Return the criteria that an answer does not meet, or their number; None if it meets all.
+    They are of the row's texts and arguments alone."""
+    if grade.meets_all:
+        return None
+    if not grade.unmet:
+        text = "Your answer is empty or cannot be read."
+    elif feedback == "count":
+        text = f"Your answer does not meet {len(grade.unmet)} of {len(grade.parts)} criteria."
+    else:
+        lines = [f"- {_sentence(row, grade, number)}" for number in grade.unmet]
+        text = "\n".join(["Your answer does not meet this:", *lines])
+    return Observation(f"{text}\nWrite the whole answer again.", memory=grade.outcome)
+
+
+def _sentence(row: Row, grade: InstructionGrade, number: int) -> str:
+    if isinstance(row, InstructedPrompt):
+        return sentence_of(row.ids[number], row.arguments[number])
+    part = grade.parts[number]
+    lines = part.text.splitlines()
+    text = f"At least one of these: {' '.join(lines)}" if len(lines) > 1 else part.text
+    return f"Avoid: {text}" if part.is_penalty else text

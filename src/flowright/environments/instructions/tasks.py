@@ -20,7 +20,6 @@ from flowright.criteria.rubrics.rows import (
 )
 from flowright.criteria.rubrics.scaffolding import require_criteria
 from flowright.data.contamination import TrainedOn, conversation_key, read_sealed_files, test_files
-from flowright.data.preferences import Conversation
 from flowright.data.row_files import (
     Fault,
     LeftOut,
@@ -33,7 +32,7 @@ from flowright.data.row_files import (
     turns_of,
 )
 from flowright.data.sources.registry import no_prompts
-from flowright.data.task import Task
+from flowright.data.task import Conversation, Task
 from flowright.environments.instructions.config import (
     CHECKED,
     InstructionsSection,

@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 from flowright.config.root import Config as RunConfig
 from flowright.core.errors import ConfigError, DataError, Failure, Reason
 from flowright.data.contamination import TrainedOn
-from flowright.data.preferences import Pair, Preferred
-from flowright.data.task import Task
+from flowright.data.task import Pair, Preferred, Task
 from flowright.environments.base import (
     Baseline,
     Demonstration,

@@ -16,7 +16,7 @@ from flowright.config.judge import JudgeSection, TrainedJudgeSection
 from flowright.config.section import Section
 from flowright.core.errors import DataError, FailureError
 from flowright.core.off_loop import off_loop
-from flowright.data.preferences import Pair
+from flowright.data.task import Pair
 from flowright.environments.judging.config import JudgingSection
 from flowright.environments.judging.frames import (
     LETTERS,

@@ -18,10 +18,10 @@ from pydantic import Field
 from flowright.config.loading import load_section
 from flowright.config.section import Section
 from flowright.core.errors import ConfigError
-from flowright.data.preferences import Conversation, Pair, Preferred
+from flowright.data.task import Conversation, Pair, Preferred
 from flowright.environments.judging.rows import JudgedRow
 from flowright.llm.chat import Message
-from flowright.llm.fences import fence_for, fenced, sanitise
+from flowright.llm.control_tokens import fence_for, fenced, sanitise
 
 Text = Annotated[str, Field(pattern=r"\S")]
 

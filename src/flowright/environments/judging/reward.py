@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import get_args
 
-from flowright.data.preferences import SWAPPED, Pair, Preferred
+from flowright.data.task import SWAPPED, Pair, Preferred
 from flowright.environments.judging.frames import Reading, Unread
 from flowright.environments.judging.rows import TOP_LABEL
 from flowright.environments.judging.synthetic import is_negative

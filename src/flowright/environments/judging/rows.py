@@ -6,7 +6,7 @@ The four forms, by their columns:
 - ``sft``: ``messages``;
 - ``bradley_terry``: ``chosen`` and ``rejected``, message lists or JSON strings of them; optional
   ``margin`` (0 or above, the lead of the chosen one in the source's own unit), ``strength``,
-  ``tie``; the row is a :class:`flowright.data.preferences.Pair` with the chosen answer first;
+  ``tie``; the row is a :class:`flowright.data.task.Pair` with the chosen answer first;
 - ``pointwise``: ``input``, ``output[0].answer`` with ``label.helpfulness``; further answers are
   not read (:func:`further_answers`);
 - ``pairwise``: ``input``, ``output[0].answer`` (A) and ``output[1].answer`` (B) with
@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 from flowright.data.build import normalise
-from flowright.data.preferences import Conversation, Pair, Preferred
 from flowright.data.row_files import (
     Fault,
     RowFile,
@@ -39,6 +38,7 @@ from flowright.data.row_files import (
     text_of,
     turns_of,
 )
+from flowright.data.task import Conversation, Pair, Preferred
 
 TOP_LABEL = 4
 """The highest label of an answer; the lowest is 0."""

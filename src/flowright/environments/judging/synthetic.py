@@ -22,7 +22,7 @@ from hashlib import sha256
 from itertools import combinations
 from typing import Literal, NamedTuple, TypeVar
 
-from flowright.data.preferences import SWAPPED, Conversation, Pair, Preferred
+from flowright.data.task import SWAPPED, Conversation, Pair, Preferred
 from flowright.environments.judging.config import KnownRuleSection
 from flowright.environments.judging.rows import (
     TOP_LABEL,

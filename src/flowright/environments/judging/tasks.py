@@ -15,10 +15,9 @@ from flowright.core.errors import DataError
 from flowright.core.tables import raise_problems
 from flowright.data.contamination import NOTHING, SealedConversations, TrainedOn
 from flowright.data.preference_files import held_out_rows
-from flowright.data.preferences import Pair
 from flowright.data.row_files import RowFile
 from flowright.data.sources.registry import preference_source
-from flowright.data.task import Task
+from flowright.data.task import Pair, Task
 from flowright.environments.judging.config import JudgingSection, Method
 from flowright.environments.judging.frames import LETTERS, shown
 from flowright.environments.judging.rows import (

@@ -15,7 +15,7 @@ from flowright.core.batch_calls import ServerDown, call_all
 from flowright.core.errors import Blame, FailureError, Reason, UserError, boundary
 from flowright.data.contamination import TrainedOn
 from flowright.data.preference_files import write_training_file
-from flowright.data.preferences import Pair
+from flowright.data.task import Pair
 from flowright.environments.judging.config import JudgingSection
 from flowright.environments.judging.frames import (
     FrameWording,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from flowright.core.errors import ConfigError, Failure, FailureError
 from flowright.environments.base import Baseline
-from flowright.llm.fences import fenced
+from flowright.llm.control_tokens import fenced
 from flowright.workflows.checker import ProgramChecker
 from flowright.workflows.grammar import branches, branching_workflows, fixed_workflows
 from flowright.workflows.registry import Operators

@@ -9,8 +9,7 @@ from flowright.core.errors import FailureError
 from flowright.data.task import Problem
 from flowright.environments.base import Demonstration
 from flowright.environments.workflow.config import WorkflowConfig
-from flowright.environments.workflow.trials import Trial, feedback_text
-from flowright.environments.workflow.turns import SUBMIT, edit_between
+from flowright.environments.workflow.trials import SUBMIT, Trial, edit_between, feedback_text
 from flowright.llm.chat import Message
 from flowright.sandbox import TestReport, TestResult
 from flowright.workflows.context import Budget

@@ -25,7 +25,7 @@ from flowright.evaluation.responses.response_models import (
 )
 from flowright.judging.measuring.benchmark_rows import RowJournal
 from flowright.llm.chat import LENGTH_STOPS, Message
-from flowright.runs.checkpoints import sha256_of
+from flowright.runs.run_files import sha256_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -51,7 +51,7 @@ from flowright.evaluation.responses.score_responses import (
 from flowright.llm.chat import Message
 from flowright.llm.replies import spoken_answer
 from flowright.policy.base_models import model_id
-from flowright.runs.checkpoints import sha256_of
+from flowright.runs.run_files import sha256_of
 
 FILES: Mapping[str, str] = {
     "ifeval": "ifeval/input_data.jsonl",

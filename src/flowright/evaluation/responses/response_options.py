@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from rich.console import Console
 
-from flowright.core.command_line import at_least_one
+from flowright.core import arguments as add
 from flowright.core.errors import UserError
 from flowright.evaluation.responses.response_models import DrawSettings, ModelName
 
@@ -23,24 +23,24 @@ _AUTO, _DTYPES = "auto", ("auto", "float32", "bfloat16", "float16", "half")
 def add_model_options(parser: argparse.ArgumentParser, llm_file: Path, batch_size: int) -> None:
     """Add the options that choose the model."""
     group = parser.add_argument_group("model")
-    add = group.add_argument
-    add("--model", metavar="PATH_OR_NAME",
-        help="loaded in this process: a folder, a name of the hub, or smollm2-135m")  # fmt: skip
-    add("--server", metavar="NAME",
-        help="a model of --llm-file (default: what VLLM_BASE_URL and VLLM_MODEL name)")  # fmt: skip
-    add("--llm-file", type=Path, default=llm_file, metavar="FILE", help="names of served models")
-    add("--batch-size", type=at_least_one, default=batch_size, metavar="N",
-        help=f"prompts that are decoded at once in this process ({batch_size})")  # fmt: skip
-    add("--max-model-len", type=at_least_one, metavar="N",
-        help="tokens of prompt and response in this process (what the model has)")  # fmt: skip
-    add("--dtype", default=_AUTO, choices=_DTYPES,
-        help="of the weights in this process (auto: bfloat16 on a GPU, else float32)")  # fmt: skip
-    add("--no-chat-template", action="store_true", help="in this process: the text as it is")
+    add.text(group, "--model", "loaded in this process: a folder, a name of the hub, or "
+             "smollm2-135m", "PATH_OR_NAME")  # fmt: skip
+    add.text(group, "--server", "a model of --llm-file (default: what VLLM_BASE_URL and VLLM_MODEL "
+             "name)", "NAME")  # fmt: skip
+    add.path(group, "--llm-file", "names of served models", "FILE", default=llm_file)
+    add.count(group, "--batch-size",
+              f"prompts that are decoded at once in this process ({batch_size})",
+              default=batch_size)  # fmt: skip
+    add.count(group, "--max-model-len", "tokens of prompt and response in this process (what the "
+              "model has)")  # fmt: skip
+    add.choice(group, "--dtype", _DTYPES, "of the weights in this process (auto: bfloat16 on a "
+               "GPU, else float32)", default=_AUTO)  # fmt: skip
+    add.flag(group, "--no-chat-template", "in this process: the text as it is")
     theirs = parser.add_argument_group("of a vLLM server; refused where they need one")
-    theirs.add_argument("--tp-size", type=at_least_one, default=1, metavar="N")
-    theirs.add_argument("--gpu-mem-util", type=float, metavar="SHARE")
-    theirs.add_argument("--trust-remote-code", action="store_true")
-    theirs.add_argument("--disable-custom-all-reduce", action="store_true")
+    add.count(theirs, "--tp-size", default=1)
+    add.number(theirs, "--gpu-mem-util", metavar="SHARE")
+    add.flag(theirs, "--trust-remote-code")
+    add.flag(theirs, "--disable-custom-all-reduce")
 
 
 def add_drawing_options(
@@ -53,18 +53,14 @@ def add_drawing_options(
 ) -> None:
     """Add the sampling options with these defaults; ``samples`` None leaves its option out."""
     group = parser.add_argument_group("sampling")
-    add = group.add_argument
     if samples is not None:
-        add("--n-samples", type=at_least_one, default=samples, metavar="N",
-            help=f"of each prompt ({samples})")  # fmt: skip
-    add("--temperature", type=float, metavar="T",
-        help=f"0 is greedy (VLLM_TEMPERATURE, or {temperature:g})")  # fmt: skip
-    add("--top-p", type=float, default=top_p, metavar="P", help=f"({top_p:g})")
-    add("--top-k", type=int, default=top_k, metavar="K",
-        help=f"of the K most likely tokens; -1: of all ({top_k})")  # fmt: skip
-    add("--max-tokens", type=at_least_one, metavar="N",
-        help=f"of a response (VLLM_MAX_TOKENS, or {max_tokens})")  # fmt: skip
-    add("--seed", type=int, default=0, help="of every draw (0)")
+        add.count(group, "--n-samples", f"of each prompt ({samples})", default=samples)
+    add.number(group, "--temperature", f"0 is greedy (VLLM_TEMPERATURE, or {temperature:g})", "T")
+    add.number(group, "--top-p", f"({top_p:g})", "P", default=top_p)
+    add.whole(group, "--top-k", f"of the K most likely tokens; -1: of all ({top_k})", "K",
+              default=top_k)  # fmt: skip
+    add.count(group, "--max-tokens", f"of a response (VLLM_MAX_TOKENS, or {max_tokens})")
+    add.whole(group, "--seed", "of every draw (0)", default=0)
     parser.set_defaults(usual_temperature=temperature, usual_max_tokens=max_tokens)
 
 

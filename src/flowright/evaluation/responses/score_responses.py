@@ -30,7 +30,7 @@ from flowright.judging.rubrics.criteria_judge import BracketJudge, CriteriaCalls
 from flowright.judging.rubrics.rewards import RubricReward, Rules, VerifReward
 from flowright.judging.verdict import DOWN, Judge, Verdict
 from flowright.llm.replies import spoken_answer
-from flowright.runs.checkpoints import sha256_of
+from flowright.runs.run_files import sha256_of
 from flowright.sandbox import Sandbox
 from flowright.simulation.large_models import open_models
 

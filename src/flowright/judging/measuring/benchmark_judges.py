@@ -18,8 +18,8 @@ from flowright.core.batch_calls import ServerDown
 from flowright.core.errors import UserError
 from flowright.core.tables import parse_row
 from flowright.data.contamination import TrainedOn
-from flowright.data.preferences import Pair, Preferred
 from flowright.data.sources.dataset import UpstreamRow
+from flowright.data.task import Pair, Preferred
 from flowright.judging.attempts import RetryingAsker
 from flowright.judging.build import build_judge, fingerprint, model_folders, open_terms
 from flowright.judging.measuring.measured_judges import (
@@ -36,7 +36,7 @@ from flowright.judging.measuring.measured_judges import (
     key_of,
     vote,
 )
-from flowright.judging.meta_judge import voting_samples
+from flowright.judging.panel import voting_samples
 from flowright.judging.payloads import prompt_text
 from flowright.judging.prompts import WITHOUT_REFERENCE, Block, Question
 from flowright.judging.remote import RemoteJudge

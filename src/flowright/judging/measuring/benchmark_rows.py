@@ -14,7 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from flowright.core.batch_calls import call_all
 from flowright.core.errors import RunError
 from flowright.core.journal import Journal
-from flowright.data.preferences import Pair
+from flowright.data.task import Pair
 from flowright.judging.measuring.measured_judges import (
     Games,
     MeasuredJudge,

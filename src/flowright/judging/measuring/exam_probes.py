@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flowright.core.batch_calls import Outcome, call_all
-from flowright.data.preferences import Pair
+from flowright.data.task import Pair
 from flowright.judging.measuring.labelled_answers import LabelledItem, sampled_groups
 from flowright.judging.verdict import Judge, JudgeQuery, Verdict
 

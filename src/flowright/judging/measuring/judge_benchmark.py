@@ -19,15 +19,15 @@ from flowright.core.errors import DataError, UserError
 from flowright.core.files import check_writable, disk_errors, write_json
 from flowright.core.plugins import suggest
 from flowright.data.contamination import TRAINED_ON, TrainedOn
-from flowright.data.preferences import Pair
 from flowright.data.sources.registry import read_pairs
+from flowright.data.task import Pair
 from flowright.judging.measuring.benchmark_judges import (
     JudgeName,
     JudgeOpener,
     OpenedJudge,
     open_measured_judge,
 )
-from flowright.judging.measuring.benchmark_report import read_record
+from flowright.judging.measuring.benchmark_report import compare_judges, read_record
 from flowright.judging.measuring.benchmark_rows import (
     BENCHMARKS,
     REWARDBENCH2,
@@ -51,7 +51,6 @@ from flowright.judging.measuring.pair_files import (
     read_two_sets,
 )
 from flowright.judging.measuring.rewardbench2 import MODES, BestOfPrompt, BestOfRows, Mode
-from flowright.judging.measuring.two_judges import compare_judges
 from flowright.judging.trained.calibration import Calibration, ScoredPair, reliability_of
 
 Progress = Callable[[str, int], Callable[[], None]]

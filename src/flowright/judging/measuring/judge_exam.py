@@ -23,8 +23,7 @@ from flowright.core.files import check_writable, write_json
 from flowright.core.journal import Journal
 from flowright.core.plugins import suggest
 from flowright.core.statistics import Resampler, holm
-from flowright.data.preferences import Pair
-from flowright.data.task import read_tasks
+from flowright.data.task import Pair, read_tasks
 from flowright.judging.build import OpenJudge, open_judge
 from flowright.judging.measuring.exam_probes import (
     BIASED,

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import TypeAdapter
 
-from flowright.data.preferences import PREFERRED, SWAPPED, Pair, Preferred
+from flowright.data.task import PREFERRED, SWAPPED, Pair, Preferred
 from flowright.judging.trained.calibration import Calibration
 from flowright.llm.chat import Message
 

@@ -23,7 +23,7 @@ from flowright.core.statistics import (
     ratio,
     unanimous,
 )
-from flowright.data.preferences import PREFERRED, Pair, Preferred
+from flowright.data.task import PREFERRED, Pair, Preferred
 from flowright.judging.audit import kappa_of_table
 from flowright.judging.measuring.measured_judges import GameOutcome, Games
 from flowright.judging.measuring.win_rates import length_controlled

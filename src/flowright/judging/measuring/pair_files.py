@@ -20,7 +20,6 @@ from typing import Any, Generic, TypeVar
 from flowright.core.errors import DataError
 from flowright.core.plugins import suggest
 from flowright.core.tables import LINES
-from flowright.data.preferences import PREFERRED, Pair, Preferred
 from flowright.data.row_files import (
     Fault,
     UnusableRow,
@@ -29,6 +28,7 @@ from flowright.data.row_files import (
     read_row_files,
     turns_of,
 )
+from flowright.data.task import PREFERRED, Pair, Preferred
 from flowright.judging.measuring.measured_judges import GameOutcome, Games, key_of
 from flowright.judging.measuring.pair_figures import prompt_of
 from flowright.judging.measuring.rewardbench2 import SHOWN, SUBSETS, TIES, BestOfPrompt

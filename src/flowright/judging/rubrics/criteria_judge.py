@@ -1,18 +1,20 @@
 """Grade an answer criterion by criterion with a judge: met, not met, or ungraded.
 
-A failure makes no criterion "not met". The judge does not see the points.
+A failure makes no criterion "not met", nor does a reply outside the format of RuscaRL or VerIF. The
+judge does not see the points.
 """
 
 import math
+import re
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from flowright.config.judge import JudgeSection
 from flowright.core.off_loop import off_loop
-from flowright.criteria.rubrics.replies import read_bracketed
-from flowright.data.preferences import Conversation
+from flowright.data.task import Conversation
 from flowright.judging.attempts import RetryingAsker
 from flowright.judging.llm_judge import LlmJudge, Questions
 from flowright.judging.parsing import Form
@@ -21,7 +23,8 @@ from flowright.judging.schemas import Field, ReadReply
 from flowright.judging.verdict import Criterion, Judge, JudgeQuery, Verdict
 from flowright.judging.wrappers import NO_ANSWER, STEERABLE
 from flowright.llm.chat import ChatModel
-from flowright.llm.replies import spoken_answer
+from flowright.llm.loose_json import read_object
+from flowright.llm.replies import spoken_answer, strip_thinking
 
 CriteriaCalls = Literal["together", "each"]
 """All criteria in one call, or each in a call of its own, as in HealthBench's program."""
@@ -178,3 +181,42 @@ class BracketJudge:
             parts={} if met is None else {"criterion 1": float(met)},
             replies=result.replies,
         )
+
+
+_FENCED = re.compile(r"```(?:json)?[ \t]*\n(.*)\n[ \t]*```", re.DOTALL)
+_PRESENCE: Mapping[object, bool] = {"PRESENT": True, "NOT_PRESENT": False}
+_LONGEST = 200_000  # characters, more than any rubric needs
+
+
+def read_presence(text: str, count: int) -> Mapping[int, bool]:
+    """By number, from 1 to ``count``, which criteria a reply calls ``PRESENT`` or ``NOT_PRESENT``.
+    The reply is one JSON object, alone or in a fence, behind any thinking; a criterion that it
+    leaves out, calls something else or names twice is missing, and all are in any other reply."""
+    spoken = (strip_thinking(text[:_LONGEST]) or "").strip()
+    fenced = _FENCED.fullmatch(spoken)
+    spoken = fenced[1].strip() if fenced else spoken
+    found = read_object(spoken)
+    if found is None or found.end != len(spoken):
+        return {}
+    pairs = found.pairs
+    named = Counter(key for key, _ in pairs)
+    numbers = {str(number): number for number in range(1, count + 1)}
+    return {
+        numbers[key]: _PRESENCE[value]
+        for key, value in pairs
+        if key in numbers and named[key] == 1 and isinstance(value, str) and value in _PRESENCE
+    }
+
+
+_SCORE = re.compile(r"\[\[([^\[\]\n]{0,40})\]\]")
+
+
+def read_bracketed(text: str) -> bool | None:
+    """Return the verdict of a reply that begins with ``[[1]]`` or ``[[0]]``, after any thinking;
+    None for any other, and for one with a contradicting mark further on."""
+    spoken = (strip_thinking(text) or "").strip()
+    head = _SCORE.match(spoken)
+    if head is None or head[1] not in ("0", "1"):
+        return None
+    others = {mark[1].strip() for mark in _SCORE.finditer(spoken, head.end())} & {"0", "1"}
+    return head[1] == "1" if others <= {head[1]} else None

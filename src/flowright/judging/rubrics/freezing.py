@@ -18,8 +18,8 @@ from flowright.criteria.rubrics.rows import Item, RubricRow, criteria_sha256, ma
 from flowright.criteria.rubrics.scaffolding import standard_wording
 from flowright.data.contamination import conversation_key
 from flowright.data.preference_files import share_of
-from flowright.data.preferences import Conversation, Pair
 from flowright.data.row_files import column, decoded, read_row_files, text_of, turns_of
+from flowright.data.task import Conversation, Pair
 from flowright.judging.attempts import RetryingAsker
 from flowright.judging.build import fingerprint
 from flowright.judging.measuring.benchmark_judges import ModelJudge, measured_section, status_of

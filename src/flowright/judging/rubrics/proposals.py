@@ -15,7 +15,7 @@ from typing import Literal, get_args
 
 from flowright.core.untrusted import cut
 from flowright.criteria.rubrics.rows import Item
-from flowright.data.preferences import Conversation, Pair
+from flowright.data.task import Conversation, Pair
 from flowright.judging.measuring.benchmark_judges import shown
 from flowright.judging.parsing import Form
 from flowright.judging.prompts import Block, Question

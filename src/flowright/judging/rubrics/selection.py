@@ -12,7 +12,7 @@ from typing import Any
 from flowright.core.statistics import DIFFERENCE, SHARE, Estimate, bootstrap
 from flowright.criteria.rubrics.points import Met, points_share
 from flowright.criteria.rubrics.rows import Item
-from flowright.data.preferences import Pair
+from flowright.data.task import Pair
 from flowright.judging.measuring.measured_judges import Games
 from flowright.judging.measuring.pair_figures import prompt_of
 from flowright.judging.rubrics.proposals import better_and_worse

@@ -21,7 +21,7 @@ from flowright.core.files import write_json
 from flowright.core.formatting import percent
 from flowright.core.report import estimate_cell
 from flowright.core.statistics import RESAMPLES, Array, Resampler, sigmoid
-from flowright.data.preferences import Preferred
+from flowright.data.task import Preferred
 from flowright.judging.measuring.exam_statistics import (
     BINS,
     binned,

@@ -29,7 +29,7 @@ from flowright.policy.export.model import Export, class_of, padding_rows, with_a
 from flowright.policy.export.source import ExportSource
 from flowright.policy.export.weights import Adapter, write, write_adapter
 from flowright.policy.model_folders import load_model, load_tokenizer
-from flowright.runs.checkpoints import sha256_of
+from flowright.runs.run_files import sha256_of
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 

@@ -35,8 +35,7 @@ from flowright.core.files import read_json
 from flowright.policy.base_models import model_id
 from flowright.policy.export.weights import Weights
 from flowright.policy.tuning import CONFIG_FILE
-from flowright.runs.checkpoints import checkpoint_of, find_damage
-from flowright.runs.run_files import read_config
+from flowright.runs.run_files import checkpoint_of, find_damage, read_config
 
 
 class Kind(StrEnum):

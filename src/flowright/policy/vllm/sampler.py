@@ -38,7 +38,7 @@ from flowright.policy.vllm.proof import (
 )
 from flowright.policy.vllm.requests import Drawn
 from flowright.policy.vllm.server import ROLE, PolicyFleet, PolicyServer
-from flowright.runs.checkpoints import step_name
+from flowright.runs.run_files import step_name
 
 
 class VllmSampler:
