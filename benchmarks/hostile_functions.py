@@ -34,6 +34,7 @@ from flowright.grading import (
     text as answers,
     units,
     votes,
+    word_scores,
 )
 from flowright.judging import (
     contradictions,
@@ -251,7 +252,8 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     "flowright.grading.text:bare": answers.bare,
     "flowright.grading.text:tokens": answers.tokens,
     "flowright.grading.text:exact_match": lambda text: answers.exact_match(text, f"{text}x"),
-    "flowright.grading.text:token_f1": lambda text: answers.token_f1(text, f"{text} x"),
+    "flowright.grading.word_scores:squad_tokens": word_scores.squad_tokens,
+    "flowright.grading.word_scores:final_words": word_scores.final_words,
     "flowright.grading.choices:same_date": lambda text: choices.same_date(text, f"May {text}"),
     "flowright.grading.text:same_spans": lambda text: answers.same_spans(text, f"{text}, x"),
     "flowright.grading.choices:chosen_label": lambda text: [
