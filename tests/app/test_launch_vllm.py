@@ -346,6 +346,15 @@ def test_another_model_than_the_running_one_is_refused(house: House) -> None:
     assert is_running(server)
 
 
+def test_the_policy_gets_all_weights_that_can_be_exchanged(house: House) -> None:
+    done = house.call("policy", "--dry-run", POLICY_TRAIN="full", POLICY_PORT=str(free_port()))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "VLLM_SERVER_DEV_MODE=1" in done.stdout and "lora" not in done.stdout.lower()
+    assert "--logprobs-mode processed_logprobs" in done.stdout
+    other = house.call("policy", "--dry-run", POLICY_TRAIN="half")
+    assert other.returncode == 2 and "POLICY_TRAIN=half: lora or full" in other.stderr
+
+
 def test_the_policy_gets_adapters_that_can_be_exchanged(house: House) -> None:
     house.environment["POLICY_PORT"] = str(free_port())
     house.environment["POLICY_API_KEY"] = "secret"

@@ -26,6 +26,7 @@ ADAPTERS = (
     *("--enable-lora", "--max-lora-rank", "64", "--max-loras", "2"),
     *("--logprobs-mode", "processed_logprobs"),
 )
+ALL_WEIGHTS = ("--logprobs-mode", "processed_logprobs")
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -81,7 +82,9 @@ class RealVllm:
             *(str(vllm_program()), "serve", folder, "--served-model-name", name),
             *("--host", "127.0.0.1", "--port", str(self.port), *STEADY, *arguments),
         ]
-        self._adapters = "--enable-lora" in arguments
+        adapts, exchanges = "--enable-lora" in arguments, arguments[-2:] == ALL_WEIGHTS
+        self._variables = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"} if adapts else {}
+        self._variables |= {"VLLM_SERVER_DEV_MODE": "1"} if exchanges and not adapts else {}
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -102,7 +105,7 @@ class RealVllm:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command,
-                env=vllm_environment(VLLM_ALLOW_RUNTIME_LORA_UPDATING="1" * self._adapters),
+                env=vllm_environment(**self._variables),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

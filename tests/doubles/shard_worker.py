@@ -35,7 +35,7 @@ from flowright.grpo.selfcheck import check_sharing
 from flowright.policy.model import Policy
 from flowright.policy.sharding import shard
 from flowright.policy.tuning import whole
-from flowright.policy.vllm.proof import learner_scores
+from flowright.policy.vllm.proof import learner_scores, trial_scores
 
 
 @dataclass(frozen=True)
@@ -177,6 +177,18 @@ def looked_at(policy: Policy, ranks: Ranks) -> dict[str, Any]:
     }
 
 
+def to_serve(policy: Policy) -> dict[str, Any]:
+    """All weights as a server gets them, trained and of a trial, and the trial's scores."""
+    shake(policy)
+    texts = [list(range(5, 40)), list(range(9, 30))]
+    with policy.reference():
+        base = learner_scores(policy, texts)
+    size, known = trial_scores(policy, texts, base, "trial weights")
+    with policy.tuning.trial(size):
+        trial = policy.tuning.served()
+    return {"trial": trial, "scores": known.scores, "size": size, "own": policy.tuning.served()}
+
+
 async def read_texts(policy: Policy, ranks: Ranks) -> list[float]:
     """Perplexities of three windows and of one alone, before training and after."""
     groups = random_groups(8, [(9, [1]), (20, [1]), (5, [1])])
@@ -248,6 +260,8 @@ async def main(out: Path, url: str) -> None:
         found = {"updates": found, "looked": looked_at(policy, ranks), "held": held(split)}
         found["texts"] = await read_texts(policy, ranks)
         policy.save(out / f"adapter-{ranks.rank}")
+        full = split(tiny_policy(trained=False, split=True, **FULL))
+        found["served"] = to_serve(full)
         torch.save(found, out / f"{ranks.rank}.pt")
         await toy_training(url, out, ranks, gpus)
         if not ranks.is_first:

@@ -51,9 +51,9 @@ class Bench:
 
 
 @cache
-def learner() -> tuple[Policy, dict[str, Tensor]]:
-    """One policy for all tests, and its fresh adapter."""
-    policy = tiny_policy(trained=False)
+def learner(full: bool = False) -> tuple[Policy, dict[str, Tensor]]:
+    """One policy for all tests, and its untrained weights."""
+    policy = tiny_policy(trained=False, **({"train": "full"} if full else {}))
     return policy, weights(policy)
 
 
@@ -65,7 +65,7 @@ async def open_bench(folder: Path) -> AsyncIterator[Callable[..., Any]]:
 
         async def make(*servers: VllmDouble, **section: Any) -> Bench:
             started = [await stack.enter_async_context(s) for s in servers or (VllmDouble(),)]
-            policy, fresh = learner()
+            policy, fresh = learner(started[0].dev_mode)
             policy.load(fresh)
             policy.causal_lm.generation_config.eos_token_id = 2
             sampler = VllmSampler(policy, configured(*started, **section), BASE, folder)

@@ -1,8 +1,9 @@
 """A server on a real socket that speaks what the sampler asks of vLLM, and misbehaves on order.
 
 Its log-probabilities are real: it has the base model of a tiny policy, reads adapters from their
-folders into it, and draws token by token. What it answers, word for word, was read in vLLM's
-source (entrypoints/openai/completion and models); no vLLM runs here.
+folders into it, or all weights into its place, and draws token by token. What it answers, word for
+word, was read in vLLM's source (entrypoints/openai/completion and models, serve/dev, rl/online); no
+vLLM runs here.
 """
 
 import asyncio
@@ -10,8 +11,10 @@ import copy
 import json
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
+from inspect import signature
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,14 +22,15 @@ from typing import Any, Self
 import torch
 from aiohttp import web
 from safetensors.torch import load_file
-from tiny_policy import tiny_policy, whole_logits
+from tiny_policy import tiny_policy, weights, whole_logits
 from torch import Tensor
+from transformers import DynamicCache
 
 from flowright.config.policy import LoraSection, PolicySection, VllmSection
 from flowright.policy.local import _nucleus
 from flowright.policy.model import Policy
 
-BASE = "tiny-base"
+BASE, OWN = "tiny-base", "/models/tiny"
 
 
 @dataclass
@@ -47,14 +51,40 @@ class Model:
     kept: dict[tuple[int, str], Any] = field(default_factory=dict)
     held: list[Any] = field(default_factory=list)  # so that no id is used twice
 
+    @cached_property
+    def own(self) -> dict[str, Tensor]:
+        """Of a model whose weights are all exchanged: those that it was started with."""
+        return weights(self.policy)
+
     def logits(self, state: dict[str, Tensor] | None, ids: list[int]) -> Tensor:
+        with self._with(state):
+            return whole_logits(self.policy, ids).float()
+
+    def behind(
+        self, cached: dict[str, Tensor] | None, state: dict[str, Tensor] | None, ids: list[int]
+    ) -> Callable[[list[int]], Tensor]:
+        """The last logits of ids that begin with these, whose keys and values are of a state that
+        was there before."""
+        forward = self.policy.causal_lm
+        name = "cache" if "cache" in signature(forward.forward).parameters else "past_key_values"
+        kept = DynamicCache(config=forward.config)
+        with self._with(cached), torch.no_grad():
+            forward(input_ids=torch.tensor([ids[:-1]]), **{name: kept})
+
+        def last(longer: list[int]) -> Tensor:
+            new = torch.tensor([longer[len(ids) - 1 :]])
+            with self._with(state), torch.no_grad():
+                return forward(input_ids=new, **{name: copy.deepcopy(kept)}).logits[0, -1:]
+
+        return last
+
+    def _with(self, state: dict[str, Tensor] | None) -> AbstractContextManager[None]:
         if state is None:
-            with self.policy.reference():
-                return whole_logits(self.policy, ids).float()
+            return self.policy.reference()
         if self.applied is not state:
             self.policy.load(state)
             self.applied = state
-        return whole_logits(self.policy, ids).float()
+        return nullcontext()
 
     def once(
         self, state: dict[str, Tensor] | None, request: object, compute: Callable[[], Any]
@@ -67,9 +97,10 @@ class Model:
 
 
 @cache
-def model(architecture: str = "qwen2") -> Model:
+def model(architecture: str = "qwen2", train: str = "lora") -> Model:
     """One for all servers of a process: loading is what costs."""
-    return Model(tiny_policy(architecture, trained=False))
+    section = {} if train == "lora" else {"train": train}
+    return Model(tiny_policy(architecture, trained=False, **section))
 
 
 @dataclass
@@ -85,6 +116,13 @@ class VllmDouble:
     capacity: int = 4  # adapters in memory; the least recently used goes first
     max_model_len: int | None = 4096
     runtime_lora: bool = True
+    dev_mode: bool = False
+    keeps_cache: bool = False  # over an exchange of weights, and reports that it does not
+    takes: Callable[[str, str], bool] = lambda path, weight: True  # of all weights; reports 200
+    label: str = "default"
+    loaded: dict[str, Tensor] | None = None  # in the base model's place
+    paused: bool = False
+    cached: dict[tuple[int, ...], dict[str, Tensor] | None] = field(default_factory=dict)
     ignores: Callable[[str], bool] = lambda name: False  # the base serves under such a name
     scales: float = 1.0  # of adapters: as where lora_alpha is not read
     serves_first: bool = False  # caches the first adapter for good
@@ -103,7 +141,7 @@ class VllmDouble:
     async def __aenter__(self) -> Self:
         app = web.Application(client_max_size=2**26)
         app.router.add_route("*", "/v1/{path:.*}", self._answer)
-        app.router.add_route("*", "/{path:.*}", _unknown)
+        app.router.add_route("*", "/{path:.*}", self._command)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self.port)
@@ -135,8 +173,58 @@ class VllmDouble:
         return [b for b in bodies if "logprobs" in b and b["seed"] != 0]
 
     def restart(self) -> None:
-        """Forget all adapters, as a server that was started anew."""
+        """Forget all weights but its own, as a server that was started anew."""
         self.adapters.clear()
+        self.cached.clear()
+        self.label, self.loaded, self.paused = "default", None, False
+
+    async def _command(self, request: web.Request) -> web.StreamResponse:
+        """What only a server in development mode does, which knows no key."""
+        path, body = request.match_info["path"], json.loads(await request.read() or b"{}")
+        self.requests.append((path, body))
+        failed = self.fail(path, body)
+        if failed is not None:
+            return failed
+        if not self.dev_mode:
+            return await _unknown(request)
+        if path == "weight_info":
+            return web.json_response({"weight_version": self.label})
+        if path == "update_weight_version":
+            self.label = body["new_version"]
+            return web.json_response({"success": True, "new_version": self.label})
+        if path == "pause":
+            assert request.query["mode"] == "wait"
+            self.paused = True
+            while self.in_flight:
+                await asyncio.sleep(0.001)
+            self._clear()
+            return web.json_response({"status": "paused"})
+        if path == "resume":
+            self.paused = False
+            return web.json_response({"status": "resumed"})
+        if path == "reset_prefix_cache":
+            self._clear()
+            return web.json_response({"success": not self.in_flight})
+        if path == "collective_rpc":
+            return self._reload(body)
+        return await _unknown(request)
+
+    def _clear(self) -> None:
+        if not self.keeps_cache:
+            self.cached.clear()
+
+    def _reload(self, body: dict[str, Any]) -> web.Response:
+        if "method" not in body:
+            return error(400, "Missing 'method' in request body")
+        assert self.paused and not self.in_flight and body["method"] == "reload_weights"
+        path, policy = body["kwargs"]["weights_path"], self.model.policy
+        if path != OWN and not (self.sees(path) and Path(path).is_dir()):
+            return error(400, f"Repo id must be in the form 'repo_name': '{path}'.")
+        own = self.model.own
+        found = own if path == OWN else policy.tuning.read(Path(path), "the double")
+        before = self.loaded or own
+        self.loaded = {n: found[n] if self.takes(path, n) else before[n] for n in own}
+        return web.json_response({"results": [None]})
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         path = request.match_info["path"]
@@ -145,6 +233,8 @@ class VllmDouble:
         failed = self.fail(path, body)
         if failed is not None:
             return failed
+        while self.paused and path == "completions":
+            await asyncio.sleep(0.001)
         self.in_flight += 1
         self.most_at_once = max(self.most_at_once, self.in_flight)
         try:
@@ -165,7 +255,7 @@ class VllmDouble:
         return routes
 
     def _models(self, body: dict[str, Any]) -> web.Response:
-        base = {"id": BASE, "root": "/models/tiny", "parent": None}
+        base = {"id": BASE, "root": OWN, "parent": None}
         rows: list[dict[str, Any]] = [base | {"max_model_len": self.max_model_len}]
         rows += [{"id": n, "root": a.path, "parent": BASE} for n, a in self.adapters.items()]
         return web.json_response({"object": "list", "data": rows})
@@ -215,12 +305,14 @@ class VllmDouble:
         name = body["model"]
         if name != BASE and name not in self.adapters:
             return error(404, f"The model `{name}` does not exist.")
-        state = self.adapters[name].state if name != BASE else None
+        state = self.adapters[name].state if name != BASE else self.loaded
         if isinstance(body["prompt"], str):
             encode = self.model.policy.tokenizer.encode
             body = body | {"prompt": encode(body["prompt"], add_special_tokens=False)}
         asked = {key: value for key, value in body.items() if key != "model"}
         asked |= {"mode": self.logprobs_mode, "base": self.decodes_with_base}
+        if name == BASE:
+            asked["cached"] = id(self.cached.get(tuple(body["prompt"]), state))
         drawn, logprobs, top, reason = self.model.once(
             state, asked, lambda: self._draw(state, body)
         )
@@ -255,8 +347,10 @@ class VllmDouble:
         state = None if self.decodes_with_base else state
         ids, drawn, logprobs, top = list(body["prompt"]), [], [], []
         ends = body.get("stop_token_ids", [])
+        cached = self.cached.setdefault(tuple(ids), state) if body["model"] == BASE else state
+        stale = self.model.behind(cached, state, ids) if cached is not state else None
         while len(drawn) < body["max_tokens"]:
-            logits = self.model.logits(state, ids)[-1:]
+            logits = stale(ids) if stale else self.model.logits(state, ids)[-1:]
             raw = logits.log_softmax(-1)
             heat = body["temperature"] or 1.0
             rows = (logits / heat).log_softmax(-1)
@@ -278,12 +372,18 @@ class VllmDouble:
         return drawn, logprobs, top, "length"
 
 
+def exchanging(**faults: Any) -> VllmDouble:
+    """A server that takes all weights."""
+    return VllmDouble(model(train="full"), dev_mode=True, runtime_lora=False, **faults)
+
+
 def configured(
     *servers: VllmDouble, temperature: float = 1.0, top_p: float = 1.0, **vllm: Any
 ) -> PolicySection:
     """To sample from these, with little patience."""
     given = {"tolerance": 1e-3, "wait_seconds": 0.3, "backoff_seconds": 0.01, "attempts": 3}
     return PolicySection(
+        train="full" if servers[0].dev_mode else "lora",
         sampler="vllm",
         temperature=temperature,
         top_p=top_p,

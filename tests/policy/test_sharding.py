@@ -9,7 +9,7 @@ import torch
 from clocks import without_clocks
 from processes import run_ranks
 from safetensors.torch import load_file
-from shard_worker import CASES, looked_at, read_texts, toy_training, updates
+from shard_worker import CASES, looked_at, read_texts, to_serve, toy_training, updates
 from tiny_policy import same, tiny_policy
 from vllm_double import VllmDouble
 
@@ -79,6 +79,17 @@ def test_what_else_runs_the_model_finds_the_same(shards: tuple[Path, list[dict[s
         assert same(load_file(out / f"adapter-{rank}" / ADAPTER_FILE), one["adapter"])
     together = [nats for process in found for nats in process["looked"]["divergences"]]
     assert together == pytest.approx(one["divergences"], abs=1e-4)
+
+
+@pytest.mark.slow
+def test_every_process_has_all_weights_for_its_server(
+    shards: tuple[Path, list[dict[str, Any]]],
+):
+    one = to_serve(tiny_policy(trained=False, train="full"))
+    for served in (process["served"] for process in shards[1]):
+        assert served["size"] == one["size"]
+        assert same(served["trial"], one["trial"]) and same(served["own"], one["own"])
+        torch.testing.assert_close(served["scores"], one["scores"], rtol=0, atol=1e-5)
 
 
 @pytest.mark.slow

@@ -229,7 +229,6 @@ def _bases(policy: Policy) -> list[nn.Linear]:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"train": "full", "sampler": "vllm"}, "train full with sampler vllm is not built"),
         ({"train": "full", "quantised": "nf4"}, "weights in 4 bits cannot be trained"),
         ({"quantised": "nf4", "sharded": True}, "quantised with sharded is not built"),
         ({"quantised": "nf4", "sampler": "vllm"}, "quantised with sampler vllm is not built"),

@@ -150,15 +150,15 @@ def test_what_is_below_float32s_rounding_is_not_judged() -> None:
 
 def test_a_trial_that_shows_another_move_is_refused() -> None:
     prove_trial(WANTED.scores + ARITHMETIC, SERVED_BASE, WANTED, BASE)
-    with pytest.raises(RunError, match=r"does not apply adapters .* show 50% ± 0%"):
+    with pytest.raises(RunError, match=r"does not apply version 2 .* show 50% ± 0%"):
         prove_trial(SERVED_BASE + WAY / 2, SERVED_BASE, WANTED, BASE)
 
 
 def test_a_trial_that_only_one_token_shows_proves_nothing_for_a_server_without_adapters() -> None:
     """Where nothing bounds the error, what is nearer to none than to all is refused."""
-    trial = Known("a trial adapter", BASE.scores + row(1.0, 0.0, 0.0, 0.0, 0.0, 0.0))
+    trial = Known("trial weights", BASE.scores + row(1.0, 0.0, 0.0, 0.0, 0.0, 0.0))
     prove_trial(trial.scores + ARITHMETIC, SERVED_BASE, trial, BASE)
-    with pytest.raises(RunError, match=r"does not apply adapters .* show 0% ± inf%"):
+    with pytest.raises(RunError, match=r"does not apply trial weights .* show 0% ± inf%"):
         prove_trial(SERVED_BASE, SERVED_BASE, trial, BASE)
 
 

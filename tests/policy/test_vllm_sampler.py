@@ -187,13 +187,13 @@ async def test_the_untrained_policy_is_the_servers_base_model_by_its_own_name(be
 async def test_a_server_that_ignores_adapters_is_found_before_the_first_update(bench: Any):
     it = await bench(VllmDouble(ignores=lambda name: True))
     told = await refused(it, 0, 0.0)
-    assert "of what a trial adapter changes, its log-probabilities show 0% ± 0%" in told
+    assert "of what they change, its log-probabilities show 0% ± 0%" in told
 
 
 async def test_a_server_that_scales_adapters_otherwise_is_found_before_the_first_update(bench: Any):
     it = await bench(VllmDouble(scales=0.5))
     told = await refused(it, 0, 0.0)
-    assert "does not apply adapters as the learner does" in told
+    assert "does not apply trial weights as the learner does" in told
 
 
 @pytest.mark.parametrize("scale", [0.1, SMALL])

@@ -6,7 +6,16 @@ from contextlib import aclosing, contextmanager
 from pathlib import Path
 
 import pytest
-from real_vllm import ADAPTERS, FIGURES, POLICY, ROOT, RealVllm, interrupt_once, quickstart
+from real_vllm import (
+    ADAPTERS,
+    ALL_WEIGHTS,
+    FIGURES,
+    POLICY,
+    ROOT,
+    RealVllm,
+    interrupt_once,
+    quickstart,
+)
 
 from flowright.app.open_policies import open_policy
 from flowright.config.llm import LlmSection, ModelEntry
@@ -68,6 +77,14 @@ def policy_server(
     """The embedded policy in float32, with adapters that come and go."""
     more = ("--max-model-len", "1024", "--dtype", "float32")
     with _served(RealVllm(POLICY, policy_folder, logs, *more, *ADAPTERS), figure) as server:
+        yield server
+
+
+@pytest.fixture
+def exchanging(logs: Path, large_folder: str, figure: Callable[[str], None]) -> Iterator[RealVllm]:
+    """SmolLM2-135M-Instruct in float32, whose weights are all exchanged."""
+    more = ("--max-model-len", "512", "--dtype", "float32", *ALL_WEIGHTS)
+    with _served(RealVllm("exchanged", large_folder, logs, *more), figure) as server:
         yield server
 
 

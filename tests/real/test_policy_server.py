@@ -1,6 +1,6 @@
 """A real server's adapters: loaded while it runs, proven, and the learner's token by token."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -117,7 +117,7 @@ def stuck(policy: Policy, kept: list[dict[str, torch.Tensor]]) -> Policy:
     """The same learner, whose files hold what is ``kept``, once something is."""
 
     class Stuck(Policy):
-        def save(self, folder: Path) -> None:
+        def save(self, folder: Path, state: Mapping[str, torch.Tensor] | None = None) -> None:
             now = weights(policy)
             policy.load(kept[0] if kept else now)
             policy.save(folder)

@@ -67,6 +67,8 @@ Environment variables, EXECUTOR_... for the executor and POLICY_... for the poli
   ..._MAX_BATCHED_TOKENS  1024                    (vLLM's)    cpu: 4096, or all of MAX_MODEL_LEN
   ..._REASONING_PARSER    openai_gptoss           (none)      only for GPT-OSS's model_type
   ..._CHAT_TEMPLATE       (none)                  (none)      as policy.chat_template
+  ..._TRAIN               (none)                  lora        full: all weights (policy.train), by
+                          vLLM's development endpoints, which ask for no key: keep HOST private
   ..._MAX_LORA_RANK       (none)                  64
   ..._MAX_LORAS           (none)                  2           as policy.vllm.max_loras
   ..._START_SECONDS       1800                    1800        timeout until it serves
@@ -106,6 +108,7 @@ _DEFAULTS = {
     "GPU_MEMORY": ("0.95", "0.90"),
     "REASONING_PARSER": ("openai_gptoss", ""),
     "CHAT_TEMPLATE": ("", ""),
+    "TRAIN": ("", "lora"),
     "MAX_LORA_RANK": ("", "64"),
     "MAX_LORAS": ("", "2"),
     "START_SECONDS": ("1800", "1800"),
@@ -348,10 +351,15 @@ class VllmServer:
             words += _flag(f"--{flag.lower().replace('_', '-')}", values[name])
         words += _flag("--chat-template", values["CHAT_TEMPLATE"])
         words.append("--enable-prefix-caching")
-        if self.role == "policy" and values["MAX_LORA_RANK"]:
+        exchanges = self.role == "policy" and values["TRAIN"] == "full"
+        adapts = self.role == "policy" and not exchanges and values["MAX_LORA_RANK"]
+        if exchanges:
+            added["VLLM_SERVER_DEV_MODE"] = "1"
+        if adapts:
             added["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
             words += ["--enable-lora", "--max-lora-rank", values["MAX_LORA_RANK"]]
             words += _flag("--max-loras", values["MAX_LORAS"])
+        if exchanges or adapts:
             # The learner's ratio needs the log-probabilities of the distribution sampled from.
             words += ["--logprobs-mode", "processed_logprobs"]
         return added, [*words, *self.extra]
@@ -527,6 +535,7 @@ def read_settings(
     checks = {
         "MAX_MODEL_LEN": (r"([1-9][0-9]*)?", "whole tokens"),
         "DEVICE": ("gpu|cpu", "gpu or cpu"),
+        "TRAIN": ("(lora|full)?", "lora or full"),
         "PORT": ("[0-9]+", "not a port number"),
         "START_SECONDS": ("[0-9]+", "whole seconds"),
         "STOP_SECONDS": ("[0-9]+", "whole seconds"),

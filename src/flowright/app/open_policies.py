@@ -21,7 +21,7 @@ from flowright.app.preflight_checks import Start, with_steps
 from flowright.app.terminal import sampled_where, stage_progress
 from flowright.config.policy import SMOLLM2, TINY
 from flowright.config.root import Config
-from flowright.core.errors import DataError, UserError
+from flowright.core.errors import ConfigError, DataError, UserError
 from flowright.data.task import Task
 from flowright.environments.base import Environment, TaskSets
 from flowright.grpo.ranks import ONE, Ranks
@@ -225,7 +225,7 @@ async def check_samplers(config: Config, with_adapter: bool = False) -> str:
     if section.sampler == "local":
         return sampled_where(config)
     root = section.vllm.adapter_dir or config.run.output_dir
-    model = model_at_hand(config) if with_adapter else None
+    model = model_at_hand(config) if with_adapter and section.train == "lora" else None
     empty = zero_adapter(model, section.lora, root) if model is not None else None
     with empty or nullcontext() as adapter:
         problems = await check_servers(section, config.served_policy, adapter)
@@ -250,13 +250,19 @@ async def open_samplers(
     """Open samplers of the policy as trained and as it was before, in the same place, so that a
     comparison does not measure a difference between samplers. ``folder``: place of the servers'
     adapters, below the run's name; concurrent runs need different ones. The ranks share out the
-    servers if there are enough; else the first publishes for all."""
+    servers if there are enough; else the first publishes for all. Raises ConfigError if there are
+    not enough for ``policy.train: full``."""
     section = config.policy
     if section.sampler == "local":
         yield local_sampler(config, policy), local_sampler(config, policy, trained=False)
         return
     urls, path = section.vllm.base_urls, Path(config.run.name) / folder
     has_own = len(urls) >= ranks.size
+    if section.train == "full" and not has_own:
+        raise ConfigError(
+            f"policy.vllm.base_urls: {len(urls)} for {ranks.size} processes; with policy.train: "
+            "full each needs a server of its own"
+        )
     vllm = section.vllm.shared_by(ranks.size)
     if has_own:
         most = vllm.max_concurrency_per_server * ranks.size  # one rank asks each

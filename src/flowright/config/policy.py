@@ -141,8 +141,8 @@ class VllmSection(ServersSection):
     model_name: str | None = None
     """Name of the base model on the servers. Default: `strategy_model`."""
     adapter_dir: Path | None = None
-    """Folder for adapters, at the same path on the servers. Default: `adapters` in the run
-    directory."""
+    """Folder for adapters or all weights, at the same path on the servers. Default: `adapters` in
+    the run directory."""
     max_loras: int = Field(default=2, ge=2)
     """Adapters kept on a server."""
     tolerance: PositiveFloat = 0.1
@@ -183,7 +183,7 @@ class PolicySection(Section):
     """Nucleus sampling. Below 1, the ratio is to the learner's own log-probabilities, and tokens
     outside the nucleus are never learned."""
     sampler: Literal["local", "vllm"] = "local"
-    """Sample in the trainer's process, or on vLLM servers that get each step's adapter."""
+    """Sample in the trainer's process, or on vLLM servers that get each step's weights."""
     decode_batch: Positive | Literal["auto"] = "auto"
     """Rows that the local sampler decodes at once. `auto`: as many as fit on a GPU, else 256."""
     gradient_checkpointing: bool | NonNegative | Literal["auto"] = "auto"
@@ -277,17 +277,17 @@ class PolicySection(Section):
                 "quantised with sharded is not built: set policy.sharded: false, or leave "
                 "policy.quantised out"
             )
-        for is_set, what in ((self.train == "full", "train full"), (self.quantised, "quantised")):
-            if is_set and self.sampler == "vllm":
-                raise ValueError(
-                    f"{what} with sampler vllm is not built, which serves adapters of the base as "
-                    "it is: set policy.sampler: local"
-                )
+        if self.quantised and self.sampler == "vllm":
+            raise ValueError(
+                "quantised with sampler vllm is not built, which serves adapters of the base as "
+                "it is: set policy.sampler: local"
+            )
         return self
 
     @model_validator(mode="after")
     def _check_sampler_fits_rank(self) -> "PolicySection":
-        if self.sampler == "vllm" and self.lora.rank > MAX_LORA_RANKS[-1]:
+        adapts = self.sampler == "vllm" and self.train == "lora"
+        if adapts and self.lora.rank > MAX_LORA_RANKS[-1]:
             raise ValueError(
                 f"lora.rank {self.lora.rank} with sampler vllm, which takes {MAX_LORA_RANKS[-1]} "
                 "at most"

@@ -75,6 +75,15 @@ class Tuning(Protocol):
         """Restore a whole state. Raises ConfigError for one of other layers or sizes."""
         ...
 
+    def served(self) -> dict[str, Tensor]:
+        """Return the trained weights, whole, in the model's precision, in which a server multiplies
+        them. Of split ones: called by all processes."""
+        ...
+
+    def trial(self, size: float) -> AbstractContextManager[None]:
+        """Use weights that are the further from the untrained ones the larger ``size`` is."""
+        ...
+
     def save(self, folder: Path, state: Mapping[str, Tensor] | None = None) -> None:
         """Make a folder with files that other programs load, too, of this whole ``state`` or the
         own one. Raises OSError (a full disk)."""
@@ -127,6 +136,25 @@ class LoraTuning:
     def load(self, state: Mapping[str, Tensor]) -> None:
         _check_fits(self.state(), state, "resume with the policy.lora it was trained with")
         set_peft_model_state_dict(self.model, dict(state))
+
+    def served(self) -> dict[str, Tensor]:
+        return {name: tensor.to(self.causal_lm.dtype) for name, tensor in self.state().items()}
+
+    @contextmanager
+    def trial(self, size: float) -> Iterator[None]:
+        """Draw B at random."""
+        kept = {name: tensor.clone() for name, tensor in self.state().items()}
+        draw = torch.Generator().manual_seed(0)
+        drawn = {
+            name: (size * torch.randn(tensor.shape, generator=draw)).to(tensor)
+            for name, tensor in kept.items()
+            if ".lora_B." in name
+        }
+        try:
+            self.load(kept | drawn)
+            yield
+        finally:
+            self.load(kept)
 
     def save(self, folder: Path, state: Mapping[str, Tensor] | None = None) -> None:
         folder.mkdir()
@@ -205,16 +233,18 @@ def add_adapter(base: Any, section: PolicySection, seed: int) -> LoraTuning:
 
 class CastWeight(nn.Module):
     """A trained weight as the model multiplies by it: the float32 original in the model's
-    precision, or another tensor ``instead``."""
+    precision, or another tensor ``instead``, times ``scale``."""
 
     instead: Tensor | None = None
+    scale = 1.0
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
         self.dtype = dtype
 
     def forward(self, original: Tensor) -> Tensor:
-        return original.to(self.dtype) if self.instead is None else self.instead
+        weight = original if self.instead is None else self.instead
+        return (weight if self.scale == 1 else weight * self.scale).to(self.dtype)
 
 
 class FullTuning:
@@ -352,6 +382,24 @@ class FullTuning:
     def load(self, state: Mapping[str, Tensor]) -> None:
         _check_fits(self.state(), state, "resume with the strategy_model it was trained from")
         self._fill(state)
+
+    def served(self) -> dict[str, Tensor]:
+        return {
+            name: whole(weight[0](weight.original.detach())).cpu()
+            for name, weight in self._weights.items()
+        }
+
+    @contextmanager
+    def trial(self, size: float) -> Iterator[None]:
+        """Stretch every untrained weight, so that one that a server leaves out shows."""
+        with self.reference():
+            try:
+                for weight in self._weights.values():
+                    weight[0].scale = 1 + size
+                yield
+            finally:
+                for weight in self._weights.values():
+                    weight[0].scale = 1.0
 
     def save(self, folder: Path, state: Mapping[str, Tensor] | None = None) -> None:
         folder.mkdir()

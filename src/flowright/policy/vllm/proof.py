@@ -1,5 +1,5 @@
-"""Proof that a server samples from the adapter that was just trained, by the log-probabilities of
-fixed texts: the server's beside the learner's own.
+"""Proof that a server samples from the weights that were just trained, an adapter or all of them,
+by the log-probabilities of fixed texts: the server's beside the learner's own.
 
 Three comparisons, over N tokens of the texts. Let L be the learner's with the adapter, B its base
 model's, S and S_B the server's for both.
@@ -12,7 +12,7 @@ model's, S and S_B the server's for both.
    for none. With an earlier version's E in B's place, it is 0 if the server still has that one.
    Nearer to the other (c < 1/2) is fatal if c's standard error puts 1/2 ``ERRORS`` from either
    answer; else further texts are scored, and then the evidence of versions is added up.
-3. The first comparison is that of a trial adapter with a large move.
+3. The first comparison is that of trial weights with a large move.
 
 The standard error is the jackknife's over tokens (HC3: MacKinnon and White 1985, equation 13;
 clusters: Liang and Zeger 1986): the token that moves most does not confirm itself, and the effect
@@ -26,7 +26,8 @@ An exact server shows more. Moves below ``ROUNDING`` are float32's own error and
 
 The learner's scores of the texts are computed in float32 whatever the precision of its weights, one
 product at a time: with a rounding error of their own, they would hide a small move of the
-log-probabilities. An adapter of zeros is for checks of a server.
+log-probabilities. All weights are compared as an adapter is, and lose nothing (``kept`` 1). An
+adapter of zeros is for checks of a server.
 """
 
 import secrets
@@ -122,26 +123,24 @@ def learner_scores(policy: Policy, texts: Sequence[Sequence[int]], name: str = "
     return Known(name, torch.cat(found).double().cpu(), kept.share)
 
 
-def trial_scores(policy: Policy, texts: Sequence[Sequence[int]], base: Known, name: str) -> Known:
-    """Score the texts with the adapter's B drawn at random, in a size that moves the
-    log-probabilities of ``base`` by ``TRIAL_MOVE``. The caller restores the adapter."""
-    fresh = policy.state()
-    halves = [key for key in fresh if ".lora_B." in key]
-    draw = torch.Generator().manual_seed(0)
-    random = {key: torch.randn(fresh[key].shape, generator=draw) for key in halves}
+def trial_scores(
+    policy: Policy, texts: Sequence[Sequence[int]], base: Known, name: str
+) -> tuple[float, Known]:
+    """Score the texts with the policy's trial weights of a size that moves the log-probabilities
+    of ``base`` by ``TRIAL_MOVE``; return the size, too."""
     size, low, high, moved = 0.01, 0.0, float("inf"), 0.0
     for _ in range(_TRIAL_TRIES):
-        drawn = {key: (size * value).to(fresh[key]) for key, value in random.items()}
-        policy.load(fresh | drawn)
-        known = learner_scores(policy, texts, name)
+        with policy.tuning.trial(size):
+            known = learner_scores(policy, texts, name)
         moved = float((known.scores - base.scores).square().mean().sqrt())
         if TRIAL_MOVE[0] <= moved <= TRIAL_MOVE[1]:
-            return known
+            return size, known
         low, high = (size, high) if moved < TRIAL_MOVE[0] else (low, size)
         size = 4 * low if high == float("inf") else (low * high) ** 0.5 if low else high / 4
     raise RunError(
-        f"policy.lora: no random adapter moves the probe's log-probabilities by {TRIAL_MOVE[0]:g} "
-        f"to {TRIAL_MOVE[1]:g} nats a token (the last one: {moved:.2g}); name other target_modules"
+        f"policy: no {name} move the probe's log-probabilities by {TRIAL_MOVE[0]:g} to "
+        f"{TRIAL_MOVE[1]:g} nats a token (the last ones: {moved:.2g}); with an adapter, name other "
+        "policy.lora.target_modules"
     )
 
 
@@ -266,8 +265,9 @@ TRIAL_MISS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Weights to sample from: an adapter under its name on the servers, or the base model, whose
-    ``path`` is None. ``known``: the learner's scores of the texts with them."""
+    """Weights to sample from: an adapter under its name on the servers, all weights in the base
+    model's place, or the base model, whose ``path`` is None. ``known``: the learner's scores of the
+    texts with them."""
 
     name: str
     version: int
@@ -403,9 +403,9 @@ def prove_trial(served: Tensor, served_base: Tensor, trial: Known, base: Known) 
     share = Sums.of(served - served_base, (trial.scores - base.scores)[:size]).share
     if not abs(share.value - 1) <= min(TRIAL_MISS + ERRORS * share.error, 0.5):
         raise RunError(
-            f"it does not apply adapters as the learner does: of what {trial.name} changes, its "
+            f"it does not apply {trial.name} as the learner does: of what they change, its "
             f"log-probabilities show {share.value:.0%} ± {share.error:.0%}; 0% is a server that "
-            "ignores adapters: start another vLLM, without a cache of adapters by path"
+            "ignores them: start another vLLM, without a cache of weights by path"
         )
 
 

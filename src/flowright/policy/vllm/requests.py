@@ -30,9 +30,18 @@ NO_RUNTIME_LORA = (
     "takes no adapters while it runs; start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and "
     "--enable-lora, as launch_vllm_safe.sh policy does"
 )
+NO_EXCHANGE = (
+    "takes no weights while it runs; start it with VLLM_SERVER_DEV_MODE=1, as POLICY_TRAIN=full "
+    "bash launch_vllm_safe.sh policy does"
+)
 FORGOTTEN, BAD_REPLY, NOT_SEEN = "forgotten", "bad reply", "not seen"
 """Kinds of failure: a model's name is unknown that was known before, as after a restart; the reply
-cannot be used; there is no adapter in a folder as the server sees it."""
+cannot be used; there are no weights in a folder as the server sees it."""
+
+OWN_WEIGHTS = "default"
+"""vLLM's label of the weights that it was started with."""
+_BETWEEN = "flowright-unknown"
+"""Label of weights that are being exchanged."""
 
 IMPOSSIBLE = -9000.0
 """vLLM writes -inf as -9999."""
@@ -49,6 +58,8 @@ _PLAIN = {
 
 LOAD_SECONDS = 120.0
 """Timeout of loading an adapter."""
+EXCHANGE_SECONDS = 1800.0
+"""Timeout of loading all weights, or of the completions before."""
 
 
 class BadReply(Exception):
@@ -92,10 +103,12 @@ class Requests:
         self._rank = rank
         self._section = section
         self._connection = Connection(url, servers.no_proxy)
+        self._engine = Connection(url.removesuffix("/v1"), servers.no_proxy)
         self._lost = lost
 
     async def aclose(self) -> None:
         await self._connection.aclose()
+        await self._engine.aclose()
 
     async def draw(
         self, model: str, prompt: Sequence[int], sampling: Sampling, end_ids: Collection[int]
@@ -174,6 +187,50 @@ class Requests:
         """Unload an adapter; one that stays does no harm, as its name is not used again."""
         await self._post("/unload_lora_adapter", lora_name=name)
 
+    async def takes_weights(self) -> bool:
+        """Return whether all weights can be exchanged at run time, by the status of a call of no
+        method."""
+        response = await self._ask("/collective_rpc", b"{}", connection=self._engine)
+        return response.status not in (404, 405)
+
+    async def label(self) -> str:
+        """Return the label of the weights in the engine."""
+        response = await self._ask("/weight_info", None, connection=self._engine)
+        self._check_engine(response)
+        return self._read(response, lambda content: str(_json(content).get("weight_version")))
+
+    async def exchange(self, label: str, path: str) -> None:
+        """Load the weights at ``path`` in the base model's place under a label, once every
+        completion has ended. Keys and values of the old ones are dropped. A server whose label is
+        another may be paused, or have any weights."""
+        await self._command("/update_weight_version", new_version=_BETWEEN)
+        try:
+            await self._command("/pause?mode=wait")
+            reload = {"weights_path": path}
+            await self._command("/collective_rpc", method="reload_weights", kwargs=reload)
+            reset = await self._command("/reset_prefix_cache")
+        finally:
+            await self._command("/resume")
+        if not self._read(reset, lambda content: _json(content).get("success")):
+            raise RequestError(BAD_REPLY, f"{self._url}: it keeps its prefix cache")
+        await self._command("/update_weight_version", new_version=label)
+
+    async def _command(self, path: str, **fields: Any) -> Response:
+        body = json.dumps(fields).encode()
+        response = await self._ask(path, body, EXCHANGE_SECONDS, self._engine)
+        if "kwargs" in fields and response.status not in (200, 404, 405):
+            folder = fields["kwargs"]["weights_path"]
+            hint = f"it must see {folder} as we do; set policy.vllm.adapter_dir"
+            raise RequestError(NOT_SEEN, f"{self._url}: {message_of(response)}; {hint}")
+        self._check_engine(response)
+        return response
+
+    def _check_engine(self, response: Response) -> None:
+        if response.status in (404, 405):
+            raise RequestError("refused", f"{self._url}: {NO_EXCHANGE}", final=True)
+        if response.status != 200:
+            raise status_error(response, self._url, self._section)
+
     async def _complete(
         self, body: bytes, read: Callable[[bytes], T], seconds: float | None = None
     ) -> T:
@@ -189,10 +246,16 @@ class Requests:
     async def _post(self, path: str, **fields: str) -> Response:
         return await self._ask(path, json.dumps(fields).encode())
 
-    async def _ask(self, path: str, body: bytes | None, seconds: float | None = None) -> Response:
+    async def _ask(
+        self,
+        path: str,
+        body: bytes | None,
+        seconds: float | None = None,
+        connection: Connection | None = None,
+    ) -> Response:
         key, seconds = self._vllm.api_key, seconds or LOAD_SECONDS
         try:
-            return await self._connection.ask(path, key, seconds, body)
+            return await (connection or self._connection).ask(path, key, seconds, body)
         except RequestError as error:
             if error.kind == "unreachable":
                 self._lost()

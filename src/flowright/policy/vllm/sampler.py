@@ -1,9 +1,9 @@
-"""Sampling from vLLM servers that get each step's adapter and must prove that they use it.
+"""Sampling from vLLM servers that get each step's weights and must prove that they use them.
 
-A LoRA that never reaches the sampler causes no error: rewards continue, and nothing is learnt. So
-each adapter has a path and a name of its own (the keys of vLLM's prefix cache), every server scores
-a probe text before it samples, and every reply is checked. Weights without proof end the run and
-are never sampled from (:mod:`flowright.policy.vllm.proof`).
+Weights that never reach the sampler cause no error: rewards continue, and nothing is learnt. So
+each version has a path and a name of its own (an adapter's are the keys of vLLM's prefix cache),
+every server scores a probe text before it samples, and every reply is checked. Weights without
+proof end the run and are never sampled from (:mod:`flowright.policy.vllm.proof`).
 """
 
 import asyncio
@@ -65,7 +65,7 @@ class VllmSampler:
         self._publishes = publishes
         self._model = model
         self._folder = folder.absolute()
-        self._max_loras = section.vllm.max_loras
+        self._most = 1 if section.train == "full" else section.vllm.max_loras
         self._fleet = PolicyFleet(section, model)
         self.counters: Sequence[Counters] = (self._fleet.counters,)
         self._texts = tuple(tuple(text) for text in probe_texts(policy))
@@ -80,7 +80,8 @@ class VllmSampler:
         return self._kept[-1].version if self._kept else 0
 
     async def aclose(self) -> None:
-        """Remove this run's adapters from the servers that can be reached, and from the disk."""
+        """Remove this run's adapters from the servers that can be reached, and all weights from the
+        disk."""
         with suppress(TimeoutError):
             async with asyncio.timeout(CONNECT_SECONDS):
                 await self._drop(set())
@@ -89,11 +90,11 @@ class VllmSampler:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     async def refresh(self, version: int) -> None:
-        """Write the adapter to a new folder, have it loaded and proven, then drop the oldest.
+        """Write the weights to a new folder, have them loaded and proven, then drop the oldest.
 
-        Raises RunError if no server proves within ``wait_seconds`` that it serves the adapter, and
-        at once if one serves something else. Until this returns, samples are drawn from the version
-        before, and the weights must not change. Called by all ``peers``.
+        Raises RunError if no server proves within ``wait_seconds`` that it serves them, and at once
+        if one serves something else. Until this returns, samples are drawn from the version before,
+        and the weights must not change. Called by all ``peers``.
         """
         if self._trial is None:
             trial = await self._written(self._save_trial)
@@ -147,8 +148,7 @@ class VllmSampler:
         self, weights: Weights, probe: Probe, prompt: Sequence[int], sampling: Sampling
     ) -> Sample:
         async def work(server: PolicyServer) -> Drawn:
-            await server.ready(weights, probe)
-            return await server.draw(weights.name, prompt, sampling, probe.end_ids)
+            return await server.draw(weights, probe, prompt, sampling)
 
         drawn = await self._fleet.ask(str(sampling.seed), work)
         self._fleet.counters.role(ROLE).replied(len(prompt), len(drawn.token_ids))
@@ -178,30 +178,27 @@ class VllmSampler:
         return self._fleet.proofs(weights.name), [name for name, n in self._in_use.items() if n]
 
     def _save(self, name: str, version: int, known: Known | None = None) -> Weights:
-        """Score the adapter as it is; the first process saves it in a folder of its own, in the
-        model's precision, in which a server multiplies it. ``name`` is for people."""
+        """Score the weights as they are; the first process saves them in a folder of their own.
+        ``name`` is for people."""
         folder = f"{step_name(version) if known is None else 'trial'}-{secrets.token_hex(4)}"
         path = self._folder / folder
         # Before anything that may fail: with split weights, all processes run this together.
         known = known or learner_scores(self._policy, self._texts, name)
+        served = self._policy.tuning.served()
         if not self._peers.is_first:
             return Weights("", version, known)
         with disk_errors(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
-            dtype = self._policy.causal_lm.dtype
-            self._policy.save(path, {n: t.to(dtype) for n, t in self._policy.state().items()})
+            self._policy.save(path, served)
         return Weights(f"flowright-{folder}", version, known, path)
 
     def _save_trial(self) -> Weights:
-        """Save an adapter with a large effect: a server that ignores adapters, or scales them
-        differently, is found before the first update."""
+        """Save weights with a large effect: a server that ignores them, or a part of them, is found
+        before the first update."""
         base = self._score_base().known
-        adapter = {name: tensor.clone() for name, tensor in self._policy.state().items()}
-        try:
-            known = trial_scores(self._policy, self._texts, base, "a trial adapter")
+        size, known = trial_scores(self._policy, self._texts, base, "trial weights")
+        with self._policy.tuning.trial(size):
             return self._save("", 0, known)
-        finally:
-            self._policy.load(adapter)
 
     def _probe(self) -> Probe:
         assert self._base is not None
@@ -228,9 +225,9 @@ class VllmSampler:
             self._in_use[weights.name] -= 1
 
     async def _retire(self, in_use: set[str]) -> None:
-        """Drop all but the newest adapters and those in use, on the servers first, which may read a
+        """Drop all but the newest weights and those in use, on the servers first, which may read a
         folder again."""
-        newest = {weights.name for weights in self._kept[-self._max_loras :]}
+        newest = {weights.name for weights in self._kept[-self._most :]}
         self._kept = [w for w in self._kept if w.name in newest | in_use]
         # A server that has restarted may be at its trial just now.
         folders = {w.path for w in (*self._kept, self._trial) if w and w.path}
@@ -245,8 +242,8 @@ class VllmSampler:
 
 
 class UntrainedSampler:
-    """The policy before training: the servers' base model under its own name, proven to be the
-    learner's."""
+    """The policy before training: the servers' base model, proven to be the learner's; loaded again
+    where all weights are exchanged."""
 
     batches = False
     version = 0

@@ -1,7 +1,10 @@
-"""vLLM servers of the policy: one that is made to serve an adapter and to prove it, and all.
+"""vLLM servers of the policy: one that is made to serve weights and to prove it, and all.
 
 A completion has no deadline but waits out a server's restart, and a server is sampled from only
-when it is ready, with an adapter proven.
+when it is ready, with weights proven. Adapters stand side by side. All weights take the base
+model's place (``policy.train: full``): they are exchanged once no completion is open, and the
+server's label of them is compared behind every completion, as a restarted server has its own again
+under the same name.
 """
 
 import asyncio
@@ -34,8 +37,11 @@ from flowright.policy.vllm.proof import (
 )
 from flowright.policy.vllm.requests import (
     BAD_REPLY,
+    FORGOTTEN,
+    NO_EXCHANGE,
     NO_RUNTIME_LORA,
     NOT_SEEN,
+    OWN_WEIGHTS,
     SECTION,
     Drawn,
     ModelCard,
@@ -58,12 +64,14 @@ def how_to_start() -> str:
 
 
 class PolicyServer:
-    """The server at ``url``, which must serve ``model`` and take adapters while it runs."""
+    """The server at ``url``, which must serve ``model`` and take adapters, or all weights, while it
+    runs."""
 
     def __init__(self, url: str, model: str, section: PolicySection) -> None:
         self.url = url
         self._model = model
         self._section = section
+        self._exchanges = section.train == "full"
         self._requests = Requests(url, section.vllm, self._forget, section.lora.rank)
         self._proven: dict[str, Proof | None] = {}  # by name; None of the base model
         self.vouched: dict[str, Proof] = {}  # another process' proofs; used once it is listed
@@ -71,18 +79,32 @@ class PolicyServer:
         self._evidence = Evidence()
         self._passed_trial = False
         self._lock = asyncio.Lock()
+        self._open = 0  # completions
+        self._all_ended = asyncio.Event()
+        self._all_ended.set()
 
     async def aclose(self) -> None:
         await self._requests.aclose()
 
     async def draw(
-        self, model: str, prompt: Sequence[int], sampling: Sampling, end_ids: Collection[int]
+        self, weights: Weights, probe: Probe, prompt: Sequence[int], sampling: Sampling
     ) -> Drawn:
-        """Draw one completion. Raises RequestError."""
-        return await self._requests.draw(model, prompt, sampling, end_ids)
+        """Draw one completion from these weights. Raises as :meth:`ready`."""
+        await self.ready(weights, probe)
+        self._open += 1
+        self._all_ended.clear()
+        try:
+            drawn = await self._drawn(weights, prompt, sampling, probe.end_ids)
+            if self._exchanges:
+                self._check_label(weights, await self._requests.label())
+            return drawn
+        finally:
+            self._open -= 1
+            if not self._open:
+                self._all_ended.set()
 
     def proof(self, name: str) -> Proof | None:
-        """Return the proof that it serves an adapter; None before the proof and after a restart."""
+        """Return the proof that it serves weights; None before the proof and after a restart."""
         return self._proven.get(name)
 
     async def ready(self, weights: Weights, probe: Probe) -> None:
@@ -92,6 +114,8 @@ class PolicyServer:
         async with self._lock:
             if weights.name in self._proven:
                 return
+            if self._exchanges:
+                await self._all_ended.wait()
             try:
                 proof = await self._publish(weights, probe)
             except RunError as error:
@@ -116,7 +140,9 @@ class PolicyServer:
         try:
             if problem := self._missing(await self._requests.models(CONNECT_SECONDS)):
                 return [f"{self._where}: {problem}"]
-            if not await self._requests.takes_adapters():
+            if self._exchanges and not await self._requests.takes_weights():
+                return [f"{self._where}: {NO_EXCHANGE}"]
+            if not self._exchanges and not await self._requests.takes_adapters():
                 return [f"{self._where}: {NO_RUNTIME_LORA}"]
             if not await self._scales():
                 return [f"{self._where}: {_RAW}"]
@@ -177,42 +203,71 @@ class PolicyServer:
         if vouched is not None and weights.name in cards:
             _check_card(cards, weights)
             return vouched
-        await self._check_base(probe)
+        await self._check_base(cards, probe)
         if weights.path is None:
+            await self._load(weights, cards)
             return None
         if probe.trial is not None and not self._passed_trial:
             await self._prove_trial(probe.trial, cards, probe)
         await self._load(weights, cards)
         proof = await self._prove(weights, probe)
-        await self._check_decoding(weights.name, probe)
+        await self._check_decoding(weights, probe)
         return proof
 
-    async def _check_base(self, probe: Probe) -> None:
-        """Prove its base model, once until it is restarted."""
-        if not self._base:
+    async def _check_base(self, cards: dict[str, ModelCard], probe: Probe) -> None:
+        """Prove its base model, once until it is restarted. One that is to leave gives all scores,
+        and keys and values that must leave with it."""
+        texts = len(probe.texts) if self._exchanges else 1
+        if len(self._base) < texts:
+            base = Weights(self._model, 0, probe.base)
+            await self._load(base, cards)
             if not await self._scales():
                 raise RunError(_RAW)
-            prove_base(await self._base_scores(probe, 1), probe.base, self._section.vllm.tolerance)
+            if self._exchanges:
+                await self._check_decoding(base, probe)
+            served = await self._base_scores(probe, texts)
+            prove_base(served, probe.base, self._section.vllm.tolerance)
 
     async def _load(self, weights: Weights, cards: dict[str, ModelCard]) -> None:
-        """Load the adapter if it is not loaded, and check how it is listed."""
-        assert weights.path is not None
-        if weights.name not in cards:
-            await self._requests.load(weights.name, weights.path)
-            cards = await self._requests.models()
-        _check_card(cards, weights)
+        """Load the weights if they are not loaded; check how an adapter is listed."""
+        if self._exchanges:
+            label = _label(weights)
+            if await self._requests.label() != label:
+                self._proven.clear()
+                own = cards[self._model].root or self._model
+                await self._requests.exchange(label, str(weights.path or own))
+        elif weights.path is not None:
+            if weights.name not in cards:
+                await self._requests.load(weights.name, weights.path)
+                cards = await self._requests.models()
+            _check_card(cards, weights)
+
+    def _check_label(self, weights: Weights, label: str) -> None:
+        """Raises RequestError if these are not the weights in the engine any more."""
+        if label != _label(weights):
+            self._forget()
+            other = label != OWN_WEIGHTS
+            what = f"another run loaded {label}: one run a server" if other else "it was restarted"
+            raise RequestError(FORGOTTEN, f"{self.url}: {what}", final=other, blames_server=False)
+
+    def _served(self, weights: Weights) -> str:
+        """Return the model's name in requests."""
+        return self._model if self._exchanges else weights.name
 
     async def _prove_trial(self, trial: Weights, cards: dict[str, ModelCard], probe: Probe) -> None:
-        """Load the trial adapter, prove it, and unload it."""
+        """Load the trial weights and prove them; unload an adapter."""
         await self._load(trial, cards)
-        served = await self._scores(trial.name, probe, 0, 1)
+        served = await self._scores(trial, probe, 0, 1)
         prove_trial(served, await self._base_scores(probe, 1), trial.known, probe.base)
-        await self._requests.unload(trial.name)
+        if self._exchanges:
+            await self._check_decoding(trial, probe)
+        else:
+            await self._requests.unload(trial.name)
         self._passed_trial = True
 
     async def _prove(self, weights: Weights, probe: Probe) -> Proof:
-        """Prove the adapter by as many texts as the error of the first requires."""
-        texts, served = 1, await self._scores(weights.name, probe, 0, 1)
+        """Prove the weights by as many texts as the error of the first requires."""
+        texts, served = 1, await self._scores(weights, probe, 0, 1)
         earlier = [known for known in probe.earlier if known is not weights.known]
 
         async def prove(evidence: Evidence) -> Proof:
@@ -225,27 +280,35 @@ class PolicyServer:
         lacking = (await prove(Evidence())).lacking
         if lacking > 1:
             first, texts = texts, math.ceil(min(len(probe.texts), lacking))
-            more = await self._scores(weights.name, probe, first, texts)
+            more = await self._scores(weights, probe, first, texts)
             served = torch.cat([served, more])
         return await prove(self._evidence)
 
     async def _base_scores(self, probe: Probe, texts: int) -> Tensor:
-        """Score the first ``texts`` texts without an adapter."""
+        """Score the first ``texts`` texts by the base model."""
         for number in range(texts):
             if number not in self._base:
                 self._base[number] = await self._requests.score(self._model, probe.texts[number])
         return torch.cat([self._base[number] for number in range(texts)])
 
-    async def _scores(self, model: str, probe: Probe, first: int, end: int) -> Tensor:
+    async def _scores(self, weights: Weights, probe: Probe, first: int, end: int) -> Tensor:
         """Score the texts from ``first`` to before ``end``."""
+        model = self._served(weights)
         return torch.cat(
             [await self._requests.score(model, text) for text in probe.texts[first:end]]
         )
 
-    async def _check_decoding(self, model: str, probe: Probe) -> None:
+    async def _drawn(
+        self, weights: Weights, prompt: Sequence[int], how: Sampling, end_ids: Collection[int]
+    ) -> Drawn:
+        return await self._requests.draw(self._served(weights), prompt, how, end_ids)
+
+    async def _check_decoding(self, weights: Weights, probe: Probe) -> None:
+        """Compare drawn tokens, whose prompt may be in the prefix cache, with scores without it."""
         prompt = probe.texts[0][: len(probe.texts[0]) // 2]
-        drawn = await self.draw(model, prompt, Sampling(1.0, 1.0, PROBE_DRAWS, 0), probe.end_ids)
-        scored = await self._requests.score(model, [*prompt, *drawn.token_ids])
+        how = Sampling(1.0, 1.0, PROBE_DRAWS, 0)
+        drawn = await self._drawn(weights, prompt, how, probe.end_ids)
+        scored = await self._requests.score(self._served(weights), [*prompt, *drawn.token_ids])
         consistent(drawn.logprobs, scored[len(prompt) - 1 :].tolist(), self._section.vllm.tolerance)
 
     async def _scales(self) -> bool:
@@ -258,6 +321,11 @@ class PolicyServer:
             for temperature in (1.0, 0.5)
         ]
         return scales(*found)
+
+
+def _label(weights: Weights) -> str:
+    """Return the server's label of whole weights."""
+    return weights.name if weights.path else OWN_WEIGHTS
 
 
 def _check_card(cards: dict[str, ModelCard], weights: Weights) -> None:
@@ -295,7 +363,7 @@ class PolicyFleet(Fleet[PolicyServer]):
         return {url: proof for url, proof in found.items() if proof is not None}
 
     def proof_metrics(self, name: str) -> dict[str, float]:
-        """Return the metrics of an adapter's proof, of several servers' the least certain one."""
+        """Return the metrics of a version's proof, of several servers' the least certain one."""
         proofs = self.proofs(name).values()
         if not proofs:
             return {}
