@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from flowright.cli.commands import main
-from flowright.cli.datasets import SUITE_NAMES
+from flowright.cli.datasets import SUITE_NAMES, enough_for_all
 from flowright.core.errors import DataError, Failure, Reason
 from flowright.data.build import Pool, mix
+from flowright.data.mixture import Mixture
 from flowright.data.sources.benchmarks import (
     UNANSWERABLE,
     aime,
@@ -36,7 +37,7 @@ from flowright.data.sources.registry import (
     load_part,
 )
 from flowright.data.suites import SUITES, build_suite
-from flowright.data.task import Problem, read_tasks
+from flowright.data.task import Kind, Problem, read_tasks, write_tasks
 from flowright.environments.rollout import UNSCORED, Rollout, to_record
 from flowright.grading import Gold, gold_check
 from flowright.policy.sampling import Sample
@@ -241,3 +242,11 @@ def test_a_suite_takes_its_numbers_of_what_is_there(tmp_path: Path) -> None:
     command = ["data", "mix", "--suite", "flowsteer12", "--from", str(tmp_path / "raw")]
     assert main([*command, "--out", str(tmp_path / "mixed")]) == 0
     assert len(read_tasks(tmp_path / "mixed" / "test_mixed.jsonl")) == 128
+
+
+def test_a_suite_is_measured_whole_whatever_the_shares_of_kinds(tmp_path: Path) -> None:
+    kinds: list[Kind] = ["math"] * 3 + ["qa"] * 11
+    tasks = [Problem(f"own/{n}", kind, "own", f"q{n}", "1") for n, kind in enumerate(kinds)]
+    write_tasks(tmp_path / "test.jsonl", tasks)
+    size = enough_for_all(tmp_path / "test.jsonl")
+    assert len(Mixture(tasks, 0).distinct(size)) == 14 > len(Mixture(tasks, 0).distinct(14))

@@ -361,6 +361,16 @@ def fetch_suite(name: str) -> Path:
     return out / "test_mixed.jsonl"
 
 
+def enough_for_all(path: Path) -> int:
+    """Return the problems to draw of a task file, kinds in equal shares, so that none is left."""
+    from collections import Counter
+
+    from flowright.data.task import read_tasks
+
+    by_kind = Counter(task.kind for task in read_tasks(path))
+    return len(by_kind) * max(by_kind.values())
+
+
 def _parse_shares(arguments: Sequence[str]) -> dict[str, float]:
     from flowright.core.errors import UserError
     from flowright.core.plugins import suggest

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from flowright.cli.datasets import SUITE_NAMES, fetch_suite
+from flowright.cli.datasets import SUITE_NAMES, enough_for_all, fetch_suite
 from flowright.core import arguments as add
 
 
@@ -75,8 +75,7 @@ def evaluate(options: argparse.Namespace) -> int:
         if data:
             raise UserError("--suite: brings its own problems; leave out --data")
         data, papers = fetch_suite(options.suite), True
-        with data.open("rb") as lines:
-            overrides = [f"evaluation.final_problems={sum(1 for _ in lines)}", *overrides]
+        overrides = [f"evaluation.final_problems={enough_for_all(data)}", *overrides]
     config = load_config(options.config, overrides)
     return launch.evaluate(config, options.checkpoint, data, options.out, options.overwrite, papers)
 
