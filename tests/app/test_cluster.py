@@ -30,7 +30,11 @@ exit "${STATUS:-0}"
 #!/usr/bin/env bash
 if [[ $1 == show ]]; then printf 'node-a\\nnode-b\\n'; else echo "scontrol $*" >> "$LOG"; fi
 """,
-    "curl": "#!/usr/bin/env bash\nexit 0\n",
+    # A server answers only after its step has begun.
+    "curl": """\
+#!/usr/bin/env bash
+until grep --quiet -- --nodelist=node-a "$LOG"; do sleep 0.05; done
+""",
 }
 
 

@@ -16,7 +16,7 @@ from flowright.judging.verdict import Criterion, JudgeQuery, Verdict
 from flowright.judging.wrappers import Gated, WithRuleFallback
 from flowright.llm.chat import Usage
 from flowright.llm.replies import spoken_answer
-from flowright.sandbox import TestReport, TestResult
+from flowright.sandbox import Limits, TestReport, TestResult
 
 # The gate.
 
@@ -224,6 +224,7 @@ class ScriptedSandbox:
 
     report: TestReport
     checked: list[str] = field(default_factory=list)
+    limits: Limits = field(default_factory=Limits)
 
     async def check(self, solution: str, *_: object, **__: object) -> TestReport:
         self.checked.append(solution)

@@ -38,8 +38,8 @@ ENDLESS = {
     "{{ (('a' * 10**6)|list)|join('b' * 10**6) }}": "memory|computing",
     "{% set n = namespace(s='a') %}{% for i in range(60) %}{% set n.s = n.s + n.s %}{% endfor %}":
         "memory",
-    "{{ 'a' * 10**8 }}": "100,000,000 characters",
-    "x" * 10**8: "100,000,000 characters",
+    "{{ 'a' * 10**8 }}": "100,000,000 characters|computing",
+    "x" * 10**8: "100,000,000 characters|computing",
 }  # fmt: skip
 REFUSED = {
     "{% for a in range(10**9) %}{% endfor %}": "Range too big",
