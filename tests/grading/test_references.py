@@ -12,7 +12,7 @@ from flowright.data.loading import load_problems
 from flowright.data.task import Problem
 from flowright.environments.registry import make_config
 from flowright.environments.workflow.environment import WorkflowEnvironment
-from flowright.grading.gold import CHECKED, check_references
+from flowright.grading.references import CHECKED, check_references
 from flowright.sandbox import Sandbox
 
 DOUBLE = "def double(x):\n    return 2 * x"

@@ -251,7 +251,7 @@ def _proven(own: "list[OwnProblem]") -> "tuple[list[OwnProblem], list[str]]":
     from flowright.config.policy import TinySection
     from flowright.core.command_line import progress_bars
     from flowright.core.errors import UserError
-    from flowright.grading.gold import ReferenceReport, check_references
+    from flowright.grading.references import ReferenceReport, check_references
     from flowright.sandbox import Sandbox
 
     # By number: ids of rows may repeat.

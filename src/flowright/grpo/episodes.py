@@ -237,6 +237,9 @@ async def rolled_out(
 async def _charge_first(environment: Environment, rollouts_P_G: Sequence[list[Rollout]]) -> None:
     """Move the cost of a verdict that several attempts share to the first of them. The one that
     asked the judge was only the fastest, another in each process and after each resume."""
+    every = [r.verdict for group in rollouts_P_G for r in group if r.verdict is not None]
+    if all(verdict.attempts for verdict in every):
+        return  # none is shared
     shared = defaultdict[Hashable, list[tuple[list[Rollout], int, Verdict]]](list)
     for group in rollouts_P_G:
         for index, rollout in enumerate(group):

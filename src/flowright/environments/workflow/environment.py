@@ -48,7 +48,8 @@ from flowright.environments.workflow.servers import (
     settings_of_judge,
 )
 from flowright.environments.workflow.trials import turns_text
-from flowright.grading.gold import algebra, check_references
+from flowright.grading.gold import algebra
+from flowright.grading.references import check_references
 from flowright.judging.build import OpenJudge, open_judge
 from flowright.judging.group_judge import planned_calls as group_calls
 from flowright.judging.panel import families

@@ -104,7 +104,7 @@ class VllmSampler:
         shares = await self._peers.gather_results(self._published(weights))
         if not self._publishes:
             for url, proof in shares[0][0].items():
-                self._fleet.servers[url].vouched[weights.name] = proof
+                self._fleet.servers[url].shared_proofs[weights.name] = proof
             await self._fleet.publish(weights, self._probe())
         self._kept.append(weights)
         self._earlier.append(weights.known)

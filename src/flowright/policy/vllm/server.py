@@ -74,7 +74,7 @@ class PolicyServer:
         self._exchanges = section.train == "full"
         self._requests = Requests(url, section.vllm, self._forget, section.lora.rank)
         self._proven: dict[str, Proof | None] = {}  # by name; None of the base model
-        self.vouched: dict[str, Proof] = {}  # another process' proofs; used once it is listed
+        self.shared_proofs: dict[str, Proof] = {}  # another process' proofs; used once it is listed
         self._base: dict[int, Tensor] = {}  # scores of each text without an adapter
         self._evidence = Evidence()
         self._passed_trial = False
@@ -171,7 +171,7 @@ class PolicyServer:
     def _forget(self) -> None:
         """Drop all proofs: the server may have been restarted."""
         self._proven.clear()
-        self.vouched.clear()
+        self.shared_proofs.clear()
         self._base.clear()
         self._evidence = Evidence()
         self._passed_trial = False
@@ -199,10 +199,10 @@ class PolicyServer:
         cards = await self._requests.models()
         if problem := self._missing(cards):
             raise RunError(problem)
-        vouched = self.vouched.pop(weights.name, None)
-        if vouched is not None and weights.name in cards:
+        shared = self.shared_proofs.pop(weights.name, None)
+        if shared is not None and weights.name in cards:
             _check_card(cards, weights)
-            return vouched
+            return shared
         await self._check_base(cards, probe)
         if weights.path is None:
             await self._load(weights, cards)
