@@ -44,9 +44,10 @@ trap 'rm -f "$types"' EXIT
 .venv/bin/python -m basedpyright --level error >"$types" 2>&1 &
 type_checker=$!
 # Tests of a file share what is slow to make, so files are dealt out whole, in their order: the
-# longest must not be the last.
-check "pytest" .venv/bin/python -m pytest \
-    -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder "$@"
+# longest must not be the last. A worker that a hanging test ended (pyproject.toml) would begin that
+# test anew if it were started again.
+check "pytest" .venv/bin/python -m pytest -n auto --maxprocesses 4 --max-worker-restart 0 \
+    --dist loadfile --no-loadscope-reorder "$@"
 check "basedpyright" wait "$type_checker"
 cat "$types"
 

@@ -130,7 +130,8 @@ class ChildProcess:
             self._writer.write_eof()
         if not (await asyncio.wait({self._receiving}, timeout=_CLOSING_SECONDS))[0]:
             self.kill("closed")
-            await self._receiving
+            if not (await asyncio.wait({self._receiving}, timeout=_CLOSING_SECONDS))[0]:
+                self._receiving.cancel()
 
 
 @dataclass(eq=False)
@@ -252,7 +253,9 @@ class Workers:
                 if (await asyncio.wait({asking}, timeout=_CHECK_SECONDS))[0]:
                     break
             else:
-                process.kill(f"no answer to {method} in {seconds:g} s")
+                process.kill(why := f"no answer to {method} in {seconds:g} s")
+                if not (await asyncio.wait({asking}, timeout=_CLOSING_SECONDS))[0]:
+                    raise RolloutWorkerLost(why)  # the kernel does not let it end
             reply = await asking
         except RolloutWorkerLost as error:
             place.why = str(error)
