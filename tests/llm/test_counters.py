@@ -59,6 +59,14 @@ def test_owners_of_the_same_role_are_put_together() -> None:
     assert "servers/executor/gpu-1:8002/attempts" not in metrics, "it has one server"
 
 
+def test_the_models_of_a_pool_also_count_as_the_executor() -> None:
+    counts = metrics_since([counted(ONE, role="executor/a"), counted(ONE, role="executor/b/c")])
+    calls = {name: n for name, n in counts.items() if name.endswith("/calls")}
+    assert calls == {
+        f"servers/executor{name}/calls": n for name, n in [("/a", 4), ("/b/c", 4), ("", 8)]
+    }
+
+
 def test_only_what_is_new_is_told_and_zeros_are_kept() -> None:
     owner = counted(ONE)
     counts = owner.role("judge")

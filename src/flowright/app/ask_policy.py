@@ -38,6 +38,7 @@ from flowright.environments.base import Environment, TaskSets, make_environment,
 from flowright.environments.registry import load_config
 from flowright.environments.workflow.config import WorkflowConfig
 from flowright.environments.workflow.environment import open_sandbox
+from flowright.environments.workflow.servers import open_executor
 from flowright.grpo.checkpoint import load_weights
 from flowright.grpo.objectives import resolved
 from flowright.grpo.selfcheck import check_sampler
@@ -95,7 +96,7 @@ def open_run(source: Path, config: Path | None = None, overrides: Sequence[str] 
         lambda: check_checkpoint(checkpoint, settings),
         lambda: check_quantised(settings.policy),
         lambda: check_model(settings),
-        lambda: load_entries(settings.llm.file, {settings.aflow_executor_model}),
+        lambda: load_entries(settings.llm.file, settings.executor_models, settings.simulated),
         lambda: found.append(load_tasks(environment, batches=False)),
     )
     return ServedRun(settings, checkpoint, environment, found[0])
@@ -308,18 +309,17 @@ async def _open_executor(
     config: Config, opening: ServedRun
 ) -> AsyncIterator[tuple[Executor, bool]]:
     """Open the executor; the flag is true if a simulated server answers it."""
-    name = config.aflow_executor_model
+    names = {*config.executor_models}
     known = (*opening.tasks.train, *opening.tasks.val)
     problems = [task for task in known if isinstance(task, Problem)]
-    async with open_models(
-        {name}, config.llm, config.simulated, config.sandbox, problems
-    ) as models:
-        if lines := await models.check({name: {"executor.max_tokens": config.executor.max_tokens}}):
+    async with open_models(names, config.llm, config.simulated, config.sandbox, problems) as models:
+        budgets = {name: {"executor.max_tokens": config.executor.max_tokens} for name in names}
+        if lines := await models.check(budgets):
             raise UserError(*lines)
-        model = models.clients[name]
+        own = config.own(WorkflowConfig)
         async with (
             open_sandbox(config) as sandbox,
-            Executor(model, sandbox, config.own(WorkflowConfig), config.executor) as executor,
+            open_executor(config, models.clients, sandbox, own) as executor,
         ):
             yield executor, models.simulated
 
@@ -344,7 +344,8 @@ def call_line(call: OperatorCall) -> str:
     """Render an operator call as a line: its first argument, its result, its cost."""
     given = next(iter(call.arguments.values()), "")
     came = call.result if call.error is None else call.error
-    spent = f"{call.usage.calls} calls, {call.usage.tokens} tokens, {call.seconds:.2f} s"
+    model = f" of {call.model}" * bool(call.model)
+    spent = f"{call.usage.calls} calls{model}, {call.usage.tokens} tokens, {call.seconds:.2f} s"
     shown = f"{call.operator}({one_line(given, TEXT_CHARS)}) -> {one_line(came or '', TEXT_CHARS)}"
     return f"{shown}  [{spent}]"
 
@@ -377,7 +378,7 @@ def answer_record(
         "usage": {"policy": asdict(outcome.policy), "executor": asdict(outcome.executor)},
         "seconds": round(outcome.seconds, 3),
         "policy": str(author.opening.checkpoint),
-        "executor": author.config.aflow_executor_model,
+        "executor": ", ".join(author.config.executor_models),
         "simulated": author.simulated,
         "question_cut_for_policy": outcome.truncated,
     }
@@ -441,7 +442,7 @@ async def _answered(opening: ServedRun, request: QuestionRequest, console: Conso
 
 
 def _lines(author: WorkflowPolicy, outcome: DraftedAnswer) -> list[str]:
-    executor = author.config.aflow_executor_model
+    executor = ", ".join(author.config.executor_models)
     lines = [f"policy    {author.opening.words}", f"executor  {executor}"]
     if author.simulated:
         lines.append("SIMULATED: the embedded server answers; it knows the run's problems alone")
@@ -464,7 +465,8 @@ def _lines(author: WorkflowPolicy, outcome: DraftedAnswer) -> list[str]:
         lines += ["answer", *(f"    {line}" for line in outcome.answer.splitlines())]
     asked, wrote = outcome.executor, outcome.policy
     lines.append(
-        f"spent     {asked.calls} calls and {asked.tokens} tokens of {executor}; "
+        f"spent     {asked.calls} calls and {asked.tokens} tokens of {executor}"
+        f"{f', money {asked.money:.3g}' * bool(asked.money)}; "
         f"{wrote.completion_tokens} tokens written by the policy; {outcome.seconds:.1f} s"
     )
     return lines

@@ -4,6 +4,7 @@ terminal."""
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from statistics import fmean
 
 from rich.console import Console
 from rich.table import Table
@@ -11,7 +12,7 @@ from rich.table import Table
 from flowright.app.terminal import stage_progress
 from flowright.config.root import Config
 from flowright.core.command_line import say
-from flowright.core.formatting import format_value
+from flowright.core.formatting import format_value, percent, points
 from flowright.core.report import ReportSection
 from flowright.core.statistics import Estimate
 from flowright.data.task import Task
@@ -22,6 +23,7 @@ from flowright.evaluation.comparison import (
     BEST_BY_KIND,
     TRAINED,
     UNTRAINED,
+    AtMoney,
     Comparison,
     KeepBaseline,
     Measure,
@@ -113,6 +115,7 @@ def findings(comparison: Comparison) -> list[str]:
             for label, name in best.choice.items()
         )
         lines.append(f"{best.name}, chosen on {comparison.chosen_on}: {chosen}")
+    lines += [line for one in comparison.at_money for line in _money_lines(one, comparison)]
     if (closed := comparison.gap_closed) is not None:
         lines.append(_gap_line(closed, comparison.bests[-1].name))
     for row in comparison.rows:
@@ -137,6 +140,23 @@ def findings(comparison: Comparison) -> list[str]:
             calls = "  ".join(f"{what} {mean:.2f}" for what, mean in mix.items())
             lines.append(f"{name.split()[0]:<9} {kind:<4} {calls}")
     return lines
+
+
+def _money_lines(found: AtMoney, comparison: Comparison) -> list[str]:
+    """Describe baselines at the policy's money, and the policy's lead over them."""
+    parts = [
+        f"{share:.0%} {', '.join(sorted({*choice.values()}))}" for share, choice in found.mixture
+    ]
+    against = [d for d in comparison.differences if d.against == found.name]
+    lead = against[-1] if against else None
+    line = (
+        f"{found.name}: {format_value(found.gold.value, percent)} at {found.money:.3g} an attempt, "
+    )
+    line += f"{percent(found.area)} over all money"
+    if lead is not None and lead.value is not None:
+        ends = [points(end) for end in (lead.low, lead.high) if end is not None]
+        line += f"; {lead.policy} {points(lead.value)} ({' to '.join(ends)})"
+    return [line, f"  {'; '.join(parts)}".replace("fixed: ", "").replace("_", " ")]
 
 
 def _gap_line(closed: Estimate, best: str) -> str:
@@ -165,4 +185,5 @@ def _policy_lines(row: TableRow) -> list[str]:
     shares = {"judge": every.judge, "valid": every.valid}
     shares |= {f"pass@{k}": found.value for k, found in row.pass_at.items()}
     known = [f"{what} {share:.1%}" for what, share in shares.items() if share is not None]
+    known += [f"money {fmean(row.money):.3g}"] if row.money else []
     return [f"{row.name}: {', '.join(known)}"] if known else []

@@ -96,7 +96,7 @@ def open_evaluation(
     problems = Mixture(read or tasks.val, config.seed).distinct(size)
     val = Mixture(tasks.val, config.seed)
     selection = val.distinct(size) if data else selection_of(tasks, config)
-    entries = load_entries(config.llm.file, config.models)
+    entries = load_entries(config.llm.file, config.models, config.simulated)
     about = {
         "config": json.loads(config.model_dump_json(exclude=NOT_MEASURED)),
         "models": {name: entry.model_name for name, entry in entries.items()},

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from flowright.app.device import planned_device
-from flowright.config.llm import SIMULATED
 from flowright.config.loading import load_entries
 from flowright.config.root import Config
 from flowright.config.section import Concurrency
@@ -99,7 +98,7 @@ def busy_seconds(config: Config, basis: Basis, attempts: int) -> float:
         work / config.llm.in_flight(basis.servers.get(role, 1))
         for role, work in zip(ROLES, basis.served(), strict=True)
     ]
-    shared = config.judge_model == config.aflow_executor_model
+    shared = config.judge_model in config.executor_models
     return attempts * (sum(each) if shared else max(each))
 
 
@@ -229,9 +228,12 @@ def _measured_by(rows: Sequence[Figures], attempts: int, source: str) -> Basis:
 
 
 def _server_counts(config: Config) -> dict[str, int]:
-    entries = load_entries(config.llm.file, config.models)
-    named = zip(ROLES, (config.aflow_executor_model, config.judge_model), strict=True)
-    return {role: len(entries[name].base_urls) for role, name in named if name in entries}
+    entries = load_entries(config.llm.file, config.models, config.simulated)
+    asked = zip(ROLES, (config.executor_models, (config.judge_model,)), strict=True)
+    counts = {
+        role: sum(len(entries[n].base_urls) for n in some if n in entries) for role, some in asked
+    }
+    return {role: count for role, count in counts.items() if count}
 
 
 def _plain(config: Config) -> dict[str, Any]:
@@ -240,7 +242,7 @@ def _plain(config: Config) -> dict[str, Any]:
 
 def _chosen(plain: Mapping[str, Any], config: Config) -> dict[str, Any]:
     """Settings by key that two runs must share for their figures to be comparable."""
-    keys = [*_SAME, *(["simulated.latency_ms"] if SIMULATED in config.models else [])]
+    keys = [*_SAME, *(["simulated.latency_ms"] if config.simulated.played(config.models) else [])]
     keys += config.section.plan_keys
     return {
         key: reduce(lambda value, name: (value or {}).get(name), key.split("."), plain)

@@ -65,7 +65,7 @@ def check_start(config: Config, resume: bool, is_first: bool = True) -> Start:
         lambda: check_lengths(config, environment),
         lambda: check_quantised(config.policy),
         lambda: check_text(config),
-        lambda: load_entries(config.llm.file, config.models),
+        lambda: load_entries(config.llm.file, config.models, config.simulated),
         lambda: found.append(load_tasks(environment)),
         environment.all_baselines,
     )

@@ -66,6 +66,10 @@ def _opened(options: argparse.Namespace, console: "Console") -> "Iterator[Served
     executor = options.executor
     named = [f"aflow_executor_model={executor}"] if executor else []
     run = open_run(options.source, options.config, [*named, *options.overrides])
+    if executor and run.config.executor.models:
+        raise UserError(
+            "--executor: the run's programs choose from executor.models; override those"
+        )
     with prepared(console):
         yield run
 

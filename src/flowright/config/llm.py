@@ -1,7 +1,7 @@
 """The keys of `llm`, and the models of its file."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -36,6 +36,23 @@ class LlmSection(Concurrency):
     """Seconds to wait for a server that refuses connections before that counts as attempts."""
 
 
+class PriceSection(Section):
+    """Money per million tokens."""
+
+    input: NonNegativeFloat
+    """Prompts."""
+    output: NonNegativeFloat
+    """Replies."""
+    cached: NonNegativeFloat | None = None
+    """Cached tokens of prompts. Default: `input`."""
+
+    def of(self, prompt: int, completion: int, cached: int = 0) -> float:
+        """Return the money for a request's tokens; ``cached`` are some of the prompt's."""
+        known = self.input if self.cached is None else self.cached
+        fresh = max(0, prompt - cached)
+        return (fresh * self.input + (prompt - fresh) * known + completion * self.output) / 1e6
+
+
 class ModelEntry(Section):
     """A model of `llm.file`. Several URLs or keys, as a list or separated by commas, share the
     load."""
@@ -63,6 +80,10 @@ class ModelEntry(Section):
     tokenizer: Path | None = None
     """Folder with `tokenizer_config.json` or `tokenizer.json`, whose control tokens are broken in
     every message. Default: `model_name`, if that is a folder or in the hub's cache."""
+    price: PriceSection | None = None
+    """Needed by `reward.cost_weight` with `executor.models`."""
+    note: str = ""
+    """Shown to the policy."""
 
     @property
     def base_urls(self) -> tuple[str, ...]:
@@ -124,14 +145,27 @@ class FaultSection(Section):
     """Roles that meet the faults."""
 
 
+class SimulatedModelSection(Section):
+    """A further model of the embedded server."""
+
+    price: PriceSection | None = None
+    """See `llm.file`."""
+    note: str = ""
+    """See `llm.file`."""
+    skills: Mapping[str, float] = Field(default_factory=dict)
+    """Added skill by kind, subject or class (`large sums`)."""
+
+
 class SimulatedSection(Section):
-    """The embedded server; read only if a model is named `simulated`."""
+    """The embedded server, for models named `simulated` or as one of `models`."""
 
     seed: int = 0
     """Seed of the tasks' difficulties and of every draw."""
     world: World = "kinds"
     """Accuracies depend on a problem's kind, or on its class: subject and size, as its text has
     them."""
+    models: Mapping[str, SimulatedModelSection] = Field(default_factory=dict)
+    """Further models by name."""
     latency_ms: NonNegativeFloat = 0.0
     """Mean added latency."""
     judge_true_positive: Fraction = 0.97
@@ -142,3 +176,7 @@ class SimulatedSection(Section):
     """Planted biases by name: verbosity, authority, tone, formatting, distraction, injection,
     self_preference, sycophancy, self_certification, lexical, master_key, position."""
     faults: FaultSection = FaultSection()
+
+    def played(self, names: Collection[str]) -> frozenset[str]:
+        """Return those of the names that the embedded server plays."""
+        return frozenset({SIMULATED, *self.models}.intersection(names))

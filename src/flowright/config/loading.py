@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from flowright.config.judge import JudgeRewardSection
-from flowright.config.llm import SIMULATED, LlmFile, ModelEntry
+from flowright.config.llm import SIMULATED, LlmFile, ModelEntry, SimulatedSection
 from flowright.config.root import JudgeServerConfig
 from flowright.config.section import Section
 from flowright.config.suggestions import meant_within
@@ -401,10 +401,12 @@ def _made_from_example(path: Path) -> Path:
     return example if not found.is_file() and example.is_file() else found
 
 
-def load_entries(path: Path, names: Collection[str]) -> dict[str, ModelEntry]:
-    """The entries of these models in an LLM file, the embedded server's left out. Raises
-    ConfigError for names that the file lacks."""
-    wanted = sorted(set(names) - {SIMULATED})
+def load_entries(
+    path: Path, names: Collection[str], simulated: SimulatedSection | None = None
+) -> dict[str, ModelEntry]:
+    """The entries of these models in an LLM file, those that the embedded server plays left out.
+    Raises ConfigError for names that the file lacks."""
+    wanted = sorted(set(names) - (simulated or SimulatedSection()).played(names))
     if not wanted:
         return {}
     models = load_models(path)

@@ -99,7 +99,7 @@ class EnvironmentSection(Section):
     def models(self, config: "Config") -> frozenset[str]:
         """Return the names of all large models that the run asks: executor, judge, panel, meta."""
         judge = {config.judge_model} if config.judge_model is not None else set[str]()
-        return frozenset({config.aflow_executor_model, *judge, *config.judge.further_models})
+        return frozenset({*config.executor_models, *judge, *config.judge.further_models})
 
     def compares_answers(self, config: "Config") -> bool:
         """Return whether `judge.group` can rank a group's answers."""
@@ -355,6 +355,11 @@ class Config(Section):
         service = self.judge.service
         first = self.judge_model if service is None else service.judge_url
         return (first or "", *self.judge.panel)
+
+    @property
+    def executor_models(self) -> tuple[str, ...]:
+        """The operators' models, their default first."""
+        return self.executor.models or (self.aflow_executor_model,)
 
     @property
     def models(self) -> frozenset[str]:

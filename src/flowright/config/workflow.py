@@ -86,6 +86,22 @@ class ExecutorSection(Section):
     """Sent to reasoning models. Default: not sent."""
     programmer_tries: Positive = 3
     """Programs written per call of `programmer`."""
+    models: tuple[str, ...] = ()
+    """Models that programs choose from by `model=`, the default first."""
+    names: Literal["name", "index"] = "name"
+    """Numbers without notes stand for names with `index`."""
+    shuffle: bool = False
+    """Deal each problem two or more of them in random order."""
+
+    @model_validator(mode="after")
+    def _check_models(self) -> "ExecutorSection":
+        if len(self.models) == 1:
+            raise ValueError("models: name two or more; one model is `aflow_executor_model`")
+        if len({*self.models}) < len(self.models):
+            raise ValueError("models: a model is named twice")
+        if (self.shuffle or self.names == "index") and not self.models:
+            raise ValueError("names and shuffle are those of models: name two or more")
+        return self
 
 
 class SandboxSection(Section):

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from flowright.config.llm import SIMULATED
 from flowright.config.root import Config as RunConfig, EnvironmentSection
 from flowright.core.errors import ConfigError, FailureError, Reason
 from flowright.data.contamination import TrainedOn
@@ -333,7 +332,8 @@ class Environment:
         """Return the line on the parts that the embedded server plays by the configuration; empty
         if none."""
         verbs = {"executor": "answers", "judge": "judges"}
-        played = [verb for role, verb in verbs.items() if SIMULATED in self.models().get(role, ())]
+        models, simulated = self.models(), self.config.simulated
+        played = [verb for role, verb in verbs.items() if simulated.played(models.get(role, ()))]
         if not played:
             return ""
         return f"SIMULATED: the embedded server {' and '.join(played)}; its numbers are no claims"

@@ -105,32 +105,32 @@ def reward_of(failure: Failure | None, verdict: Verdict | None, section: RewardS
 
 
 def with_cost(
-    rewards: Sequence[Reward], tokens: Sequence[int], section: RewardSection
+    rewards: Sequence[Reward], spent: Sequence[float], section: RewardSection
 ) -> list[Reward]:
     """The rewards of one group with the cost part, which ranks only the answers judged right.
 
-    For right answers ``cost = -w (right - wrong) (t - t_min) / t_max``, where t is the tokens that
-    the sample's workflow spent, ``t_min`` and ``t_max`` are taken over the group's right answers
-    and w is ``section.cost_weight`` <= 0.5: the cheapest right answer pays nothing, and the dearest
-    stays above a wrong one by at least half the distance. All others pay nothing. ``tokens`` of
-    samples that are not right are not read. With w = 0 the rewards come back unchanged.
+    For right answers ``cost = -w (right - wrong) (t - t_min) / t_max``, where t is what the
+    sample's workflow spent (money, or tokens), ``t_min`` and ``t_max`` are taken over the group's
+    right answers and w is ``section.cost_weight`` <= 0.5: the cheapest right answer pays nothing,
+    and the dearest stays above a wrong one by at least half the distance. All others pay nothing.
+    ``spent`` of samples that are not right is not read. With w = 0 the rewards come back unchanged.
     """
-    if len(rewards) != len(tokens):
-        raise ValueError(f"{len(rewards)} rewards with {len(tokens)} token counts")
+    if len(rewards) != len(spent):
+        raise ValueError(f"{len(rewards)} rewards with {len(spent)} costs")
     if section.cost_weight == 0:
         return list(rewards)
     right = [reward.value == section.right for reward in rewards]
-    spent = [count for count, counts in zip(tokens, right, strict=True) if counts]
-    least, most = min(spent, default=0), max(spent, default=0)
+    paid = [cost for cost, counts in zip(spent, right, strict=True) if counts]
+    least, most = min(paid, default=0), max(paid, default=0)
     scale = section.cost_weight * (section.right - section.wrong)
 
-    def costed(reward: Reward, count: int, is_right: bool) -> Reward:
+    def costed(reward: Reward, own: float, is_right: bool) -> Reward:
         if reward.value is None:
             return reward
-        cost = scale * (least - count) / most if is_right and most > 0 else 0.0
+        cost = scale * (least - own) / most if is_right and most > 0 else 0.0
         return Reward(reward.value + cost, {**reward.parts, "cost": cost})
 
-    return [costed(*each) for each in zip(rewards, tokens, right, strict=True)]
+    return [costed(*each) for each in zip(rewards, spent, right, strict=True)]
 
 
 def with_penalty(reward: Reward, part: Literal["kl", "overlong"], penalty: float) -> Reward:
@@ -200,11 +200,13 @@ turns."""
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Calls and tokens of large models, and seconds, of an attempt without its judging."""
+    """Calls and tokens of large models, seconds, and money where they have prices, of an attempt
+    without its judging."""
 
     calls: int
     tokens: int
     seconds: float
+    money: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

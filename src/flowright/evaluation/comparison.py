@@ -6,7 +6,8 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any
+from statistics import fmean
+from typing import Any, NamedTuple
 
 from flowright.core.statistics import (
     RESAMPLES,
@@ -24,6 +25,16 @@ from flowright.environments.episode import Episode
 from flowright.environments.rollout import Rollout
 from flowright.evaluation.evaluator import TableRow, make_row, rollout_all, row_of
 from flowright.evaluation.ledger import Ledger, Where
+from flowright.evaluation.money import (
+    Mixture,
+    Point,
+    area,
+    at_money,
+    hull,
+    oracle_points,
+    shares_at,
+    single_points,
+)
 from flowright.evaluation.perplexity import TextScore
 from flowright.evaluation.probe import ProbedClass
 from flowright.grpo.ranks import ONE, Ranks
@@ -111,6 +122,9 @@ BEST, BEST_BRANCHING = "best fixed", "best that branches"
 BEST_BY_KIND, BEST_BY_CLASS = "best of each kind", "best of each class"
 """Choices of baselines: one for all problems, or one for each kind or class of problem."""
 
+MIXTURE, ORACLE = "mixture, same money", "oracle, same money"
+"""Baselines that cost what the last policy does: two of them by chance, and by class of problem."""
+
 SMALLEST_GAP = 0.01
 """Smallest gap between the untrained policy and the best baselines of which a share is reported."""
 
@@ -151,6 +165,18 @@ class BestBaselines:
 
 
 @dataclass(frozen=True, slots=True)
+class AtMoney:
+    """Baselines at the money of the last policy: which, their accuracy, and an attempt's money;
+    ``area``: mean accuracy over the money that baselines cost (:func:`money.area`)."""
+
+    name: str
+    mixture: Mixture
+    gold: Estimate
+    money: float
+    area: float
+
+
+@dataclass(frozen=True, slots=True)
 class TriedBaseline:
     """A baseline's result on the problems that the best ones are chosen on."""
 
@@ -170,6 +196,7 @@ class Comparison:
     choice. ``gap_closed`` is (trained - untrained) / (last of the bests - untrained). ``drift``: by
     the name of a trained policy's row, the other changes (:func:`drift`). ``probed``: the last
     policy's probe (:mod:`flowright.evaluation.probe`), where the environment has twins of tasks.
+    ``at_money``: where models have prices.
     """
 
     problems: int
@@ -183,6 +210,7 @@ class Comparison:
     gap_closed: Estimate | None
     drift: Mapping[str, Mapping[str, Change]] = field(default_factory=dict)
     probed: tuple[ProbedClass, ...] = ()
+    at_money: tuple[AtMoney, ...] = ()
 
     @property
     def by_reward(self) -> bool:
@@ -266,20 +294,42 @@ async def compare(
     for baseline in selections:
         await add("selection", baseline.name, partial(rolled_out, baseline, select_on, 1))
     choices = _choices(environment, baselines, select_on, picks)
+    hulls = _hulls(environment, select_on, picks)
     if selections:
-        chosen = {name for choice in choices.values() for name in choice.values()}
+        mixed = [choice for mixture in _mixtures(hulls, policy).values() for _, choice in mixture]
+        chosen = {name for choice in [*choices.values(), *mixed] for name in choice.values()}
         measured = [one for one in baselines if one.shown or one.name in chosen]
     for baseline in measured:
         await add("problems", baseline.name, partial(rolled_out, baseline, tasks, samples))
     if not selections:
         fixed = [row for row in rows if row.group == "baseline"]
         choices = _choices(environment, baselines, tasks, fixed)
+        hulls = _hulls(environment, tasks, fixed)
     if baselines:
         spent = {row.name: row.kinds["all"].tokens for row in rows if row.group == "baseline"}
         matched = environment.equal_tokens(policy.kinds["all"].tokens, spent)
         if matched is not None:
             await add("problems", matched.name, partial(rolled_out, matched, tasks, samples))
-    return summarise(environment, tasks, rows, choices, picks)
+    return summarise(environment, tasks, rows, choices, picks, hulls)
+
+
+def _hulls(
+    environment: Environment, tasks: Sequence[Task], rows: Sequence[TableRow]
+) -> dict[str, list[Point]]:
+    """Return the hulls of accuracy over money of single baselines and of choices by class, by what
+    they are called at a policy's money; none without prices."""
+    if not rows or not all(row.money for row in rows) or environment.reward_bounds is not None:
+        return {}
+    classes = [environment.problem_class(task) for task in tasks]
+    points = {MIXTURE: single_points(rows), ORACLE: oracle_points(rows, classes)}
+    return {name: hull(some) for name, some in points.items()}
+
+
+def _mixtures(hulls: Mapping[str, Sequence[Point]], policy: TableRow) -> dict[str, Mixture]:
+    """Return what baselines cost as much as the policy."""
+    if not policy.money:
+        return {}
+    return {name: at_money(points, fmean(policy.money)) for name, points in hulls.items()}
 
 
 def _choices(
@@ -324,27 +374,52 @@ def summarise(
     rows: Sequence[TableRow],
     choices: Mapping[str, Mapping[str, str]],
     picks: Sequence[TableRow] = (),
+    hulls: Mapping[str, Sequence[Point]] = {},
 ) -> Comparison:
     """Summarise rows on ``tasks``. ``picks``: rows of baselines on other problems, by which the
-    ``choices`` were made."""
+    ``choices`` and ``hulls`` were made."""
     known = {row.name: row for row in rows}
     within = environment.reward_bounds or SHARE
     bests: list[BestBaselines] = []
     results: dict[str, tuple[Outcomes, Sequence[float]]] = {
         row.name: (row.outcomes, row.costs) for row in rows
     }
+
+    def taken(choice: Mapping[str, str], labels: Sequence[str]) -> list[TableRow]:
+        """Return a choice's row for each problem; the best single one where it has none."""
+        single = choices[BEST]["all"]
+        return [known[choice.get("all") or choice.get(label, single)] for label in labels]
+
     for name, choice in choices.items():
         label = environment.problem_class if name == BEST_BY_CLASS else _kind
-        single = choices[BEST]["all"]
-        taken = [known[choice.get("all") or choice.get(label(task), single)] for task in tasks]
-        outcomes = [row.outcomes[place] for place, row in enumerate(taken)]
-        costs = [row.costs[place] for place, row in enumerate(taken)]
+        rows_taken = taken(choice, [label(task) for task in tasks])
+        outcomes = [row.outcomes[place] for place, row in enumerate(rows_taken)]
+        costs = [row.costs[place] for place, row in enumerate(rows_taken)]
         gold = {"all": Estimate(*bootstrap(outcomes))}
         for kind in tasks_by_kind(tasks):
             some = [o for o, task in zip(outcomes, tasks, strict=True) if task.kind == kind]
             gold[kind] = Estimate(*bootstrap(some))
         bests.append(BestBaselines(name, choice, gold, math.fsum(costs) / max(1, len(costs))))
         results[name] = (outcomes, costs)
+    at_money: list[AtMoney] = []
+    classes = [environment.problem_class(task) for task in tasks]
+    most = max((point.money for points in hulls.values() for point in points), default=0.0)
+    for policy in [row for row in rows if row.group == "policy"][-1:]:
+        for name, mixture in _mixtures(hulls, policy).items():
+            parts = [taken(choice, classes) for _, choice in mixture]
+            spent = [fmean(row.money[n] for n, row in enumerate(part)) for part in parts]
+            shares = shares_at(spent, fmean(policy.money))
+            drawn = _mixed(shares, parts)
+            results[name] = ([[one.outcome] for one in drawn], [one.tokens for one in drawn])
+            at_money.append(
+                AtMoney(
+                    name,
+                    [(share, choice) for share, (_, choice) in zip(shares, mixture, strict=True)],
+                    Estimate(*bootstrap(results[name][0])),
+                    fmean(one.money for one in drawn),
+                    area(hulls[name], hulls[MIXTURE][0].money, most),
+                )
+            )
     names = tuple(task.id for task in tasks)
     policies = [row.name for row in rows if row.group == "policy"]
     others = [name for name in results if name == UNTRAINED or name not in policies]
@@ -368,7 +443,29 @@ def summarise(
         differences=tuple(differences),
         gap_closed=_gap_closed(sampler, names, results, bests[-1].name) if bests else None,
         drift=_drifts(rows),
+        at_money=tuple(at_money),
     )
+
+
+class _Mixed(NamedTuple):
+    """A mixture's result on a problem, in expectation."""
+
+    outcome: float | None
+    tokens: float
+    money: float
+
+
+def _mixed(shares: Sequence[float], parts: Sequence[Sequence[TableRow]]) -> list[_Mixed]:
+    found = []
+    for place, rows in enumerate(zip(*parts, strict=True)):
+        each = [*zip(shares, rows, strict=True)]
+        known = [(share, m) for share, r in each if (m := _mean_of(r.outcomes[place])) is not None]
+        total = math.fsum(share for share, _ in known)
+        outcome = math.fsum(share * m for share, m in known) / total if total else None
+        tokens = math.fsum(share * row.costs[place] for share, row in each)
+        money = math.fsum(share * row.money[place] for share, row in each)
+        found.append(_Mixed(outcome, tokens, money))
+    return found
 
 
 def _chosen_on(picks: Sequence[TableRow]) -> str:

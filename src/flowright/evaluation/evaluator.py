@@ -88,8 +88,8 @@ class TableRow:
     and ``exact``: by dataset the mean token F1, and the exact match of its own scorer, with
     intervals, where answers are free text. ``cut``: problems
     whose prompt was cut. ``outcomes``: for each problem, in their order, each attempt's gold or
-    reward (None: unscored); ``costs``: its mean tokens of large models. ``pass_at``: pass@k by k,
-    where problems have several attempts.
+    reward (None: unscored); ``costs``: its mean tokens of large models, ``money`` where they have
+    prices. ``pass_at``: pass@k by k, where problems have several attempts.
     """
 
     name: str
@@ -106,6 +106,7 @@ class TableRow:
     outcomes: tuple[tuple[float | None, ...], ...] = ()
     costs: tuple[float, ...] = ()
     pass_at: Mapping[str, Estimate] = field(default_factory=dict)
+    money: tuple[float, ...] = ()
 
     @property
     def by_reward(self) -> bool:
@@ -234,6 +235,9 @@ def make_row(
         outcomes=outcomes,
         costs=tuple(_mean([float(r.spent.tokens) for r in g if r.spent]) for g in rollouts),
         pass_at={} if bounds else _pass_at(outcomes),
+        money=tuple(_mean([r.spent.money for r in g if r.spent]) for g in rollouts)
+        if any(r.spent and r.spent.money for r in flat)
+        else (),
     )
 
 
@@ -282,6 +286,7 @@ def row_of(known: Mapping[str, Any]) -> TableRow:
         },
         "outcomes": tuple(map(tuple, known.get("outcomes", ()))),
         "costs": tuple(known.get("costs", ())),
+        "money": tuple(known.get("money", ())),
     }
     return TableRow(**whole)
 

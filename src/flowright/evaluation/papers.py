@@ -105,7 +105,7 @@ def models_of(config: Config, environment: Environment) -> Models:
     """Return the models of a configuration, by the names of their servers; unknown for an
     environment that does not name them."""
     roles = environment.models()
-    entries = load_entries(config.llm.file, config.models) if roles else {}
+    entries = load_entries(config.llm.file, config.models, config.simulated) if roles else {}
 
     def called(role: str) -> str:
         if role not in roles:
@@ -115,7 +115,7 @@ def models_of(config: Config, environment: Environment) -> Models:
             for name in roles[role]
         )
 
-    simulated = tuple(role for role, names in roles.items() if SIMULATED in names)
+    simulated = tuple(role for role, names in roles.items() if config.simulated.played(names))
     return Models(config.strategy_model, called("executor"), called("judge"), simulated)
 
 

@@ -40,11 +40,12 @@ class ChatRequest:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Requests that reached a server and the tokens it counted."""
+    """Requests that reached a server and the tokens it counted; ``money`` is 0 without prices."""
 
     calls: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    money: float = 0.0
 
     @property
     def tokens(self) -> int:
@@ -55,6 +56,7 @@ class Usage:
             self.calls + other.calls,
             self.prompt_tokens + other.prompt_tokens,
             self.completion_tokens + other.completion_tokens,
+            self.money + other.money,
         )
 
 

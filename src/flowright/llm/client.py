@@ -126,7 +126,9 @@ class ChatClient:
             completion = await self._retries.run(call, lambda lease: self._ask(lease, call))
         except RequestError as error:
             raise self._failure(call, error) from None
-        usage = Usage(1, completion.prompt_tokens, completion.completion_tokens)
+        counts = completion.prompt_tokens, completion.completion_tokens
+        price = self.entry.price
+        usage = Usage(1, *counts, price.of(*counts, completion.cached_tokens) if price else 0.0)
         call.counts.replied(usage.prompt_tokens, usage.completion_tokens)
         call.counts["empty"] += not completion.text.strip()
         return ChatReply(

@@ -108,15 +108,17 @@ def metrics_since(owners: Iterable[Counters]) -> dict[str, float]:
 
     ``failures`` are failed attempts of every kind, ``http_429``, ``http_5xx`` and ``timeouts``
     among them. A role with several servers has ``attempts`` and ``failures`` for each
-    ``host:port``, too. A role without counts is left out.
+    ``host:port``, too. A role without counts is left out. The roles ``executor/<model>`` of a pool
+    also count as ``executor``.
     """
     roles: defaultdict[str, RoleCounts] = defaultdict(RoleCounts)
     hosts: defaultdict[str, set[str]] = defaultdict(set)
     for owner in owners:
         for role, counts in owner.since().items():
-            hosts[role].update(owner.hosts)
-            for name, count in counts.items():
-                roles[role][name] += count
+            for counted in dict.fromkeys((role, role.partition("/")[0])):
+                hosts[counted].update(owner.hosts)
+                for name, count in counts.items():
+                    roles[counted][name] += count
     metrics: dict[str, float] = {}
     for role, counts in roles.items():
         servers = sorted(hosts[role]) if len(hosts[role]) > 1 else ()

@@ -27,6 +27,7 @@ class ChatCompletion:
     model: str
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int = 0
 
 
 def encode_request(entry: ModelEntry, request: ChatRequest) -> bytes:
@@ -162,6 +163,7 @@ def _completion(
         model=str(body.get("model") or ""),
         prompt_tokens=_count(usage.get("prompt_tokens")),
         completion_tokens=_count(usage.get("completion_tokens")),
+        cached_tokens=_cached(usage),
     )
 
 
@@ -188,6 +190,13 @@ def _reasoning(message: dict[str, Any]) -> str:
 
 def _count(value: Any) -> int:
     return value if isinstance(value, int) and value > 0 else 0
+
+
+def _cached(usage: dict[str, Any]) -> int:
+    """Return the prompt's tokens that were cached; DeepSeek has a name of its own."""
+    details = usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    return _count(usage.get("prompt_cache_hit_tokens") if cached is None else cached)
 
 
 def _shown(value: Any) -> str:

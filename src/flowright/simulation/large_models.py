@@ -22,7 +22,7 @@ class OpenModels:
 
     @property
     def simulated(self) -> bool:
-        """True if one is the embedded server, or a simulated one at an address, as of the latest
+        """True if the embedded server or a simulated one at an address plays one, as of the latest
         check."""
         return SIMULATED in self.clients or any(c.simulated for c in self.clients.values())
 
@@ -56,13 +56,15 @@ async def open_models(
     ConfigError for names that ``llm.file`` lacks, UserError if the embedded server cannot start.
     """
     async with AsyncExitStack() as stack:
-        entries = load_entries(llm.file, names)
-        if SIMULATED in names:
+        played = simulated.played(names)
+        entries = load_entries(llm.file, names, simulated)
+        if played:
             server = SimulatedServer(tasks, simulated, sandbox)
-            entries[SIMULATED] = (await stack.enter_async_context(server)).entry()
+            await stack.enter_async_context(server)
+            entries |= {name: server.entry(name) for name in played}
         clients: dict[str, ChatClient] = {}
         for name in sorted(entries):
-            own = name == SIMULATED  # each process has one
+            own = name in played  # each process has one server of its own
             clients[name] = ChatClient(name, entries[name], llm.shared_by(1) if own else llm)
             stack.push_async_callback(clients[name].aclose)
         yield OpenModels(clients)

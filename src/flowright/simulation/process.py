@@ -24,7 +24,7 @@ from typing import Self
 import uvicorn
 import uvloop
 
-from flowright.config.llm import ModelEntry, SimulatedSection
+from flowright.config.llm import ModelEntry, SimulatedModelSection, SimulatedSection
 from flowright.config.workflow import SandboxSection
 from flowright.core.checkout import child_environment
 from flowright.core.errors import RunError, UserError
@@ -68,9 +68,16 @@ class SimulatedServer:
     def pid(self) -> int | None:
         return None if self._process is None else self._process.pid
 
-    def entry(self) -> ModelEntry:
-        """Return the server as a model of the LLM file."""
-        return ModelEntry(base_url=self.base_url, model_name=MODEL, no_proxy="127.0.0.1")
+    def entry(self, name: str = MODEL) -> ModelEntry:
+        """Return one of its models as an entry of the LLM file."""
+        about = self._section.models.get(name) or SimulatedModelSection()
+        return ModelEntry(
+            base_url=self.base_url,
+            model_name=name,
+            no_proxy="127.0.0.1",
+            price=about.price,
+            note=about.note,
+        )
 
     async def __aenter__(self) -> Self:
         return await asyncio.to_thread(self.__enter__)

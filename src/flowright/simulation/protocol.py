@@ -21,6 +21,7 @@ _LARGE = 10**300  # near the end of floats
 
 @dataclass(frozen=True, slots=True)
 class ChatQuery:
+    model: str
     messages: tuple[tuple[str, str], ...]
     temperature: float
     seed: int | None
@@ -58,7 +59,7 @@ def request_of(body: bytes) -> dict[str, Any]:
 def parse(data: Mapping[str, Any], models: Sequence[str] = (MODEL,)) -> ChatQuery:
     """Check a request for one of ``models``. Raises HTTPException."""
     model = data.get("model")
-    if model not in models:
+    if not isinstance(model, str) or model not in models:
         has = ", ".join(map(repr, models))
         raise HTTPException(404, f"the model {model!r} does not exist; this server has {has}")
     for name in ("logprobs", "top_logprobs"):
@@ -69,6 +70,7 @@ def parse(data: Mapping[str, Any], models: Sequence[str] = (MODEL,)) -> ChatQuer
     temperature = _number(data, "temperature", 1.0)
     limit = "max_completion_tokens" if data.get("max_completion_tokens") else "max_tokens"
     return ChatQuery(
+        model=model,
         messages=_messages(data.get("messages")),
         temperature=temperature or 0.0,
         seed=_whole(data, "seed", None, None),
@@ -152,13 +154,11 @@ def formed(text: str, response_format: Mapping[str, Any] | None) -> str:
 
 # Replies.
 
-MODEL_CARD = {
-    "id": MODEL,
-    "object": "model",
-    "created": 0,
-    "owned_by": "flowright (simulated)",
-    "simulated": True,
-}
+
+def model_card(name: str = MODEL) -> dict[str, Any]:
+    """Return a row of the list of models."""
+    owner = "flowright (simulated)"
+    return {"id": name, "object": "model", "created": 0, "owned_by": owner, "simulated": True}
 
 
 def reply_of(
@@ -177,7 +177,7 @@ def reply_of(
         }
         for index, choice in enumerate(choices)
     ]
-    data = _body("chat.completion", name, parts, usage=_usage(query, choices))
+    data = _body("chat.completion", name, parts, model=query.model, usage=_usage(query, choices))
     return Response(
         _encoded(data[: len(data) // 2] if malformed else data), media_type="application/json"
     )
@@ -189,12 +189,14 @@ def error_of(status: int, message: str, headers: Mapping[str, str] | None = None
     return JSONResponse({"error": error}, status, headers)
 
 
-def _body(kind: str, name: str, choices: Sequence[Mapping[str, Any]], **more: Any) -> str:
+def _body(
+    kind: str, name: str, choices: Sequence[Mapping[str, Any]], model: str, **more: Any
+) -> str:
     payload = {
         "id": f"chatcmpl-{name}",
         "object": kind,
         "created": 0,
-        "model": MODEL,
+        "model": model,
         "system_fingerprint": FINGERPRINT,
         "choices": choices,
         **more,
@@ -228,7 +230,7 @@ def _events(query: ChatQuery, choices: Sequence[ReplyChoice], name: str) -> Iter
 
     def delta(index: int, value: dict[str, Any], finish: str | None = None) -> str:
         part = {"index": index, "delta": value, "finish_reason": finish}
-        return _body("chat.completion.chunk", name, [part])
+        return _body("chat.completion.chunk", name, [part], model=query.model)
 
     for index, choice in enumerate(choices):
         yield delta(index, _message(choice) | {"content": ""})
@@ -237,7 +239,8 @@ def _events(query: ChatQuery, choices: Sequence[ReplyChoice], name: str) -> Iter
             yield delta(index, {"content": text[start : start + 64]})
         yield delta(index, {}, choice.finish_reason)
     if query.stream_usage:
-        yield _body("chat.completion.chunk", name, [], usage=_usage(query, choices))
+        usage = _usage(query, choices)
+        yield _body("chat.completion.chunk", name, [], model=query.model, usage=usage)
     yield "[DONE]"
 
 

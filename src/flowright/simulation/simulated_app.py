@@ -29,12 +29,13 @@ from flowright.simulation.cues import JudgePrompt, TaskIndex, TaskPrompt, read_p
 from flowright.simulation.draws import Draws, Fault, digest, drawn_fault, has_faults, unit
 from flowright.simulation.protocol import (
     CHARS_PER_TOKEN,
-    MODEL_CARD,
+    MODEL,
     ChatQuery,
     ReplyChoice,
     choice_of,
     error_of,
     formed,
+    model_card,
     parse,
     reply_of,
     request_of,
@@ -78,19 +79,23 @@ class SimulatedApp(Starlette):
         self._index = TaskIndex(tasks)
         popular = len(TABLE["code"].popularity)
         wrong_code = WrongSolutions(sandbox, section.seed, popular)
-        self._solver = Solver(self._index.tasks, section.seed, wrong_code, section.world)
-        self._assessor = Assessor(section, self._solver)
+        skills = {MODEL: {}} | {name: one.skills for name, one in section.models.items()}
+        self._solvers = {
+            name: Solver(self._index.tasks, section.seed, wrong_code, section.world, some)
+            for name, some in skills.items()
+        }
+        self._assessor = Assessor(section, self._solvers[MODEL])
         self._occurrences: dict[str, int] = {}
 
     async def _models(self, request: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [MODEL_CARD]})
+        return JSONResponse({"object": "list", "data": [*map(model_card, self._solvers)]})
 
     async def _health(self, request: Request) -> Response:
         return JSONResponse({"status": "ok", "simulated": True, "tasks": len(self._index.tasks)})
 
     async def _chat(self, request: Request) -> Response:
         body = await request.body()
-        query = parse(request_of(body))
+        query = parse(request_of(body), [*self._solvers])
         prompt = read_prompt(query.messages, self._index)
         name = digest(body)
         occurrence = self._count(name)
@@ -135,8 +140,10 @@ class SimulatedApp(Starlette):
         else:
             messages = digest(repr(query.messages).encode("utf-8", "replace"))
             task_id = prompt.task.id if prompt.task else ""
-            draws = Draws(self._section.seed, task_id, prompt.way, *seed, messages)
-            text = formed(await self._solver.reply(prompt, draws), query.response_format)
+            model = [query.model] if query.model != MODEL else []
+            draws = Draws(self._section.seed, task_id, prompt.way, *seed, messages, *model)
+            reply = await self._solvers[query.model].reply(prompt, draws)
+            text = formed(reply, query.response_format)
         limit = len(text) // 2 if fault == "truncate" else len(text)
         if query.max_tokens is not None:
             limit = min(limit, query.max_tokens * CHARS_PER_TOKEN)

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from functools import lru_cache
 
 from flowright.config.llm import World
@@ -146,9 +147,12 @@ UNKNOWN = (
 _shape = lru_cache(maxsize=8192)(shape)
 
 
+NO_SKILLS: Mapping[str, float] = {}
+
+
 class Solver:
     """Answers prompts about tasks. ``seed`` fixes difficulties and popular mistakes; ``world`` is
-    ``simulated.world``."""
+    ``simulated.world``, ``skills`` those of a model beside the usual one."""
 
     def __init__(
         self,
@@ -156,9 +160,11 @@ class Solver:
         seed: int,
         wrong_code: WrongSolutions,
         world: World = "kinds",
+        skills: Mapping[str, float] = NO_SKILLS,
     ) -> None:
         self._seed = seed
         self._world: World = world
+        self._skills = skills
         self._wrong_code = wrong_code
         self._wrong: dict[str, tuple[str, ...]] = {}
         self._pools: dict[str, list[str]] = {}
@@ -206,7 +212,16 @@ class Solver:
         return self._wrong[task.id]
 
     def _is_drawn_right(self, task: Problem, way: Way, draws: Draws) -> bool:
-        return draws.chance("right", self.table(task).probability(way, self.difficulty(task)))
+        difficulty = self.difficulty(task) - self._skill(task)
+        return draws.chance("right", self.table(task).probability(way, difficulty))
+
+    def _skill(self, task: Problem) -> float:
+        """Return the model's skill above the usual one's."""
+        if not self._skills:
+            return 0.0
+        found = problem_class(task)
+        names = (str(found), found.subject, task.kind)
+        return next((self._skills[name] for name in names if name in self._skills), 0.0)
 
     def _answer(self, ask: TaskPrompt, task: Problem, draws: Draws) -> str:
         right = self._is_drawn_right(task, ask.way, draws)

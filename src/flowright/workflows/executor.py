@@ -1,6 +1,7 @@
 """The executor of workflows: validates programs, keeps what it found, runs them within limits."""
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import Self
 
@@ -15,6 +16,7 @@ from flowright.workflows.checker import ProgramChecker
 from flowright.workflows.context import Budget, CodeRunner
 from flowright.workflows.interpreter import Interpreter
 from flowright.workflows.operators import OPERATORS
+from flowright.workflows.pool import ModelPool, add_model_parameter
 from flowright.workflows.run import Host, Run, Watch
 from flowright.workflows.source import Workflow, read_workflow
 from flowright.workflows.trace import Exchange, Execution, OperatorCall
@@ -34,22 +36,32 @@ class Executor:
             execution = await executor.execute(workflow, task, key="12/gsm8k-7/3")
 
     ``sandbox`` is entered and left by the caller. Programs can call the built-in operators and
-    those of ``workflow.operators``. Raises ConfigError where these cannot be had.
+    those of ``workflow.operators``; with a ``pool``, of the models by name in ``model``. Raises
+    ConfigError where operators cannot be had.
     """
 
     def __init__(
         self,
-        model: ChatModel,
+        model: ChatModel | Mapping[str, ChatModel],
         sandbox: CodeRunner,
         workflow: WorkflowSection | None = None,
         executor: ExecutorSection | None = None,
+        pool: ModelPool | None = None,
     ) -> None:
         limits = workflow or WorkflowSection()
         self._interpreter = Interpreter(limits)
         settings = executor or ExecutorSection()
         self._operators = OPERATORS.with_modules(limits.operators)
-        asked = WithControl(model, REFUSED_TRIES, (RequestRefused, *DOUBTED))
-        self._host = Host(asked, sandbox, limits, settings, self._interpreter, self._operators)
+        if pool is not None:
+            self._operators = add_model_parameter(self._operators)
+        models = model if isinstance(model, Mapping) else {"": model}
+        asked = {
+            name: WithControl(one, REFUSED_TRIES, (RequestRefused, *DOUBTED))
+            for name, one in models.items()
+        }
+        self._host = Host(
+            asked, sandbox, limits, settings, self._interpreter, self._operators, pool
+        )
         self._checker = ProgramChecker(self._operators)
         self._in_flight = asyncio.Semaphore(limits.in_flight)
         self._validated: Memo[Workflow | Failure] = Memo(VALIDATED_KEPT)

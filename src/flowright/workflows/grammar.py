@@ -220,6 +220,23 @@ def with_endings(program: str, endings: Sequence[str]) -> str:
 _RETURN = "\n    return "
 
 
+def name_model(program: str, label: str) -> str:
+    """Return a program that names this model in all its calls; as it is for an empty label."""
+    if not label:
+        return program
+    argument, lines = f', model="{label}"', program.split("\n")
+    calls = [
+        node
+        for node in nodes(parse(program))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        if node.func.id in OPERATORS and OPERATORS[node.func.id].llm_calls != "0"
+    ]
+    for node in sorted(calls, key=lambda n: (n.end_lineno or 0, n.end_col_offset or 0))[::-1]:
+        number, column = (node.end_lineno or 1) - 1, (node.end_col_offset or 1) - 1
+        lines[number] = lines[number][:column] + argument + lines[number][column:]
+    return "\n".join(lines)
+
+
 def fixed_workflows(kind: Kind | None = None) -> dict[str, str]:
     """One canonical program per shape, by name; of the shapes that apply to ``kind``, if given."""
     names = SHAPES if kind is None else shapes_for(kind)

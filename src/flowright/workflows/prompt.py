@@ -3,6 +3,7 @@
 Operator documentation comes from the registry.
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 from flowright.config.workflow import WorkflowSection
@@ -10,26 +11,35 @@ from flowright.data.task import Problem
 from flowright.llm.chat import Message
 from flowright.llm.control_tokens import fenced, fill
 from flowright.workflows.operators import OPERATORS
+from flowright.workflows.pool import PoolModel, add_model_parameter, models_text
 from flowright.workflows.reference import long_docs, short_docs
 
 Form = Literal["full", "compact"]
 
 
 def build_messages(
-    task: Problem, form: Form = "full", limits: WorkflowSection | None = None, turns: str = ""
+    task: Problem,
+    form: Form = "full",
+    limits: WorkflowSection | None = None,
+    turns: str = "",
+    dealt: Sequence[PoolModel] = (),
 ) -> list[Message]:
     """The prompt for a task, before the chat template: what a workflow under ``limits`` can call
-    and spend. ``turns``: a section about later turns. The problem is in the last message, alone
-    with a line or two, so that :func:`~flowright.policy.sampling.render` can cut it. Raises
-    ConfigError where ``workflow.operators`` cannot be had."""
+    and spend. ``turns``: a section about later turns; ``dealt``: the models to choose from. The
+    problem is in the last message, alone with a line or two, so that
+    :func:`~flowright.policy.sampling.render` can cut it. Raises ConfigError where
+    ``workflow.operators`` cannot be had."""
     limits = limits or WorkflowSection()
     operators = OPERATORS.with_modules(limits.operators)
-    if form == "compact":
+    if form == "compact":  # what a token costs here is paid in every step
         start = fill(_COMPACT, operators=short_docs(operators))
+        start += f" model={'|'.join(one.label for one in dealt)}" if dealt else ""
         return [Message("user", f"{start}{turns}\n\n{task.problem}")]
+    operators = add_model_parameter(operators) if dealt else operators
     system = fill(
         _FULL,
         turns=turns,
+        models=models_text(dealt) if dealt else "",
         operators=long_docs(operators),
         calls=str(limits.max_llm_calls),
         tokens=str(limits.max_tokens),
@@ -67,7 +77,7 @@ Operators are functions that are there without import. Each is awaited; all argu
 except where the signature says otherwise. They never raise.
 
 {operators}
-
+{models}
 ## Language
 
 The program runs in a small sandboxed Python. There are classes, functions, closures, loops, \

@@ -8,7 +8,7 @@ is spent past a budget.
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -22,6 +22,7 @@ from flowright.llm.context import first_tokens, most_tokens
 from flowright.llm.replies import extract_code
 from flowright.workflows.context import Budget, CallContext, CodeRunner
 from flowright.workflows.interpreter import MOST_PATIENCE, Interpreter
+from flowright.workflows.pool import PARAMETER, ModelPool
 from flowright.workflows.registry import Operator, Operators, bind, holds, is_no_value
 from flowright.workflows.runtime import (
     Called,
@@ -44,14 +45,16 @@ Watch = Callable[[OperatorCall], None]
 
 @dataclass(frozen=True)
 class Host:
-    """Resources shared by executions."""
+    """Resources shared by executions. ``models`` are by name where there is a ``pool``, else one
+    under ``""``."""
 
-    model: ChatModel
+    models: Mapping[str, ChatModel]
     sandbox: CodeRunner
     limits: WorkflowSection
     settings: ExecutorSection
     interpreter: Interpreter
     operators: Operators
+    pool: ModelPool | None = None
 
     @cached_property
     def functions(self) -> dict[str, Callable[..., None]]:
@@ -69,6 +72,7 @@ class _Call:
     line: int
     context: CallContext
     started: float
+    model: str
     ended: float | None = None
     result: Any = None
     error: str | None = "cancelled"
@@ -86,6 +90,7 @@ class _Call:
             usage=self.context.usage,
             exchanges=tuple(self.context.exchanges),
             children=tuple(self.context.children),
+            model=self.model,
         )
 
 
@@ -195,6 +200,7 @@ class Run:
                     return known
                 raise FailureError(Reason.WORKER_LOST, "the program took another way when repeated")
             self.budget.admit(operator.asks_model)
+            model = self._model(operator, arguments)
         except FailureError as error:
             raise error.at(event.line) from None
         what = f"{operator.name}\x1f{arguments!r}"
@@ -205,7 +211,7 @@ class Run:
             line=event.line,
             context=CallContext(
                 graded=self.task,
-                model=self.host.model,
+                model=self.host.models[model],
                 sandbox=self.host.sandbox,
                 settings=self.host.settings,
                 budget=self.budget,
@@ -213,17 +219,28 @@ class Run:
                 clock_start=self.clock_start,
             ),
             started=time.perf_counter(),
+            model=model,
         )
         self.calls.append(call)
         call.task = asyncio.create_task(self._serve(call))
         call.task.add_done_callback(self._note_failure)
         return call
 
+    def _model(self, operator: Operator, arguments: Mapping[str, Any]) -> str:
+        """Return the name of the model that a call may ask. Raises BAD_ARGUMENT."""
+        pool = self.host.pool
+        if pool is None:
+            return ""
+        return pool.chosen(self.task.id, arguments.get(PARAMETER.name, ""), operator.name)
+
     async def _serve(self, call: _Call) -> None:
         try:
             async with self._gate:
                 call.started = time.perf_counter()
-                result = await call.operator.run(call.context, **call.arguments)
+                arguments = call.arguments
+                if self.host.pool is not None:  # which model it is, is the host's matter
+                    arguments = {n: v for n, v in arguments.items() if n != PARAMETER.name}
+                result = await call.operator.run(call.context, **arguments)
             if not holds(call.operator.returns, result):  # a fault of ours
                 name, kind = call.operator.name, type(result).__name__
                 raise TypeError(f"operator {name} returned a {kind}, not {call.operator.returns}")

@@ -35,7 +35,8 @@ class OperatorCall:
 
     ``arguments`` are the values by parameter name and ``result`` the value returned, as text and
     cut; ``result`` is None when the call failed or was cancelled, with the reason in ``error``.
-    ``children`` are steps of the call that are not questions to the model, such as a program run in
+    ``model`` is the name of the model that it could ask, where programs choose. ``children`` are
+    steps of the call that are not questions to the model, such as a program run in
     the sandbox, in the same form.
     """
 
@@ -48,6 +49,7 @@ class OperatorCall:
     usage: Usage = field(default_factory=Usage)
     exchanges: tuple[Exchange, ...] = ()
     children: tuple["OperatorCall", ...] = ()
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)

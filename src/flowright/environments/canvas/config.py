@@ -27,6 +27,8 @@ class CanvasSection(ProgramSection):
 
     def check(self, config: Config) -> None:
         super().check(config)
+        if config.executor.models:
+            raise ValueError("executor.models: a canvas chooses no models; leave them out")
         if self.reward == "flowsteer" and (config.reward.cost_weight or config.reward.has_terms):
             raise ValueError(
                 "canvas.reward: flowsteer is a whole formula; leave reward.cost_weight, terms and "

@@ -8,19 +8,31 @@ from flowright.core.errors import ConfigError, Failure, FailureError
 from flowright.environments.base import Baseline
 from flowright.llm.control_tokens import fenced
 from flowright.workflows.checker import ProgramChecker
-from flowright.workflows.grammar import branches, branching_workflows, fixed_workflows
+from flowright.workflows.grammar import (
+    branches,
+    branching_workflows,
+    fixed_workflows,
+    name_model,
+)
 from flowright.workflows.registry import Operators
 from flowright.workflows.source import Workflow, read_workflow
 
 _SHOWN = ("direct", "step_by_step")  # those that answer once
 
 
-def built_in_baselines() -> list[Baseline]:
-    """Return the grammar's workflows, the branching ones last."""
+def built_in_baselines(labels: Sequence[str] = ()) -> list[Baseline]:
+    """Return the grammar's workflows, the branching ones last; each with each model of ``labels``,
+    where programs choose."""
     programs = {**fixed_workflows(), **branching_workflows()}
     return [
-        Baseline(f"fixed: {name}", program, name in _SHOWN, branches(program))
+        Baseline(
+            f"fixed: {name}{f', {label}' * bool(label)}",
+            name_model(program, label),
+            name in _SHOWN,
+            branches(program),
+        )
         for name, program in programs.items()
+        for label in labels or ("",)
     ]
 
 

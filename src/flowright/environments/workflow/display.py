@@ -76,6 +76,8 @@ def _program(record: Mapping[str, Any], workflow: Mapping[str, Any]) -> Program:
 def _spent(execution: Mapping[str, Any]) -> str:
     usage = execution.get("usage") or {}
     line = f"{usage.get('calls', 0)} LLM calls, {_tokens(usage):,} tokens"
+    if usage.get("money"):
+        line += f", money {usage['money']:.3g}"
     if execution.get("seconds"):
         line += f", {duration(execution['seconds'])}"
     own = execution.get("own_seconds")
@@ -107,7 +109,13 @@ def _call(call: Mapping[str, Any]) -> Call:
         name=str(call.get("operator", "?")),
         started=call.get("started") or 0.0,
         seconds=seconds,
-        note=f"{duration(seconds)}, {tokens:,} tokens" if tokens else duration(seconds),
+        note=", ".join(
+            [
+                *filter(None, [call.get("model")]),
+                duration(seconds),
+                *[f"{tokens:,} tokens"] * (tokens > 0),
+            ]
+        ),
         failed=bool(call.get("error")),
         blocks=blocks,
         children=[_call(child) for child in call.get("children") or ()],

@@ -4,10 +4,10 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from flowright.config.llm import SIMULATED
 from flowright.config.root import Config, EnvironmentSection
 from flowright.core.command_line import progress_bars
 from flowright.core.errors import DataError, FailureError, UserError
@@ -44,7 +44,9 @@ from flowright.environments.workflow.reward import (
 from flowright.environments.workflow.servers import (
     budgets,
     check_servers,
+    make_pool,
     models_that_judge,
+    open_executor,
     settings_of_judge,
 )
 from flowright.environments.workflow.trials import turns_text
@@ -61,8 +63,14 @@ from flowright.sandbox import Isolation, Limits, Sandbox
 from flowright.simulation.classes import problem_class, resize
 from flowright.simulation.large_models import OpenModels, open_models
 from flowright.workflows.executor import Executor
-from flowright.workflows.grammar import draw_program, random_weights, self_consistency
+from flowright.workflows.grammar import (
+    draw_program,
+    name_model,
+    random_weights,
+    self_consistency,
+)
 from flowright.workflows.operators import OPERATORS
+from flowright.workflows.pool import ModelPool, PoolModel, add_model_parameter
 from flowright.workflows.prompt import build_messages
 from flowright.workflows.registry import Operators
 from flowright.workflows.source import read_workflow
@@ -130,7 +138,7 @@ class WorkflowEnvironment(Environment):
         assert isinstance(task, Problem)
         own = self.config.own(WorkflowConfig)
         form = self.config.policy.prompt
-        return build_messages(task, form, own, turns_text(own, form))
+        return build_messages(task, form, own, turns_text(own, form), self._dealt(task))
 
     @property
     def max_turns(self) -> int:
@@ -145,9 +153,8 @@ class WorkflowEnvironment(Environment):
         await self._check_baselines()
         async with AsyncExitStack() as stack:
             await self._open(stack, tasks, config.models)
-            model = self._models.clients[config.aflow_executor_model]
             self._executor = await stack.enter_async_context(
-                Executor(model, self._sandbox, own, config.executor)
+                open_executor(config, self._models.clients, self._sandbox, own)
             )
             self._rollouts = self.rollouts_by(
                 self._executor,
@@ -158,8 +165,16 @@ class WorkflowEnvironment(Environment):
                 self._judge.ranking,
                 self._judge.terms,
                 own if isinstance(own, WorkflowConfig) else None,
+                in_money=bool(config.executor.models),
             )
             yield
+
+    @cached_property
+    def _pool(self) -> ModelPool | None:
+        return make_pool(self.config)
+
+    def _dealt(self, task: Task) -> Sequence[PoolModel]:
+        return self._pool.deal(task.id) if self._pool is not None else ()
 
     async def _open(
         self, stack: AsyncExitStack, tasks: Sequence[Task], names: Collection[str]
@@ -198,7 +213,7 @@ class WorkflowEnvironment(Environment):
     async def open_judge(self) -> AsyncIterator[Judge]:
         names = models_that_judge(self.config)
         tasks: list[Task] = []
-        if SIMULATED in names:  # it knows right from wrong by the task
+        if self.config.simulated.played(names):  # it knows right from wrong by the task
             known = self.tasks()
             tasks = [*known.train, *known.val]
         async with AsyncExitStack() as stack:
@@ -226,21 +241,25 @@ class WorkflowEnvironment(Environment):
 
     def _operators(self) -> Operators:
         """The operators that a workflow can call."""
-        return OPERATORS.with_modules(self.config.own(ProgramSection).operators)
+        operators = OPERATORS.with_modules(self.config.own(ProgramSection).operators)
+        return operators if self._pool is None else add_model_parameter(operators)
 
     def _endings(self) -> list[str]:
         """The operators of ``workflow.operators`` that end a workflow."""
         return [operator.name for operator in self._operators().values() if operator.ends]
 
     def baselines(self) -> Sequence[Baseline]:
-        return built_in_baselines()
+        pool = self._pool
+        return built_in_baselines(() if pool is None else pool.fixed_labels)
 
     def read_baselines(self, paths: Sequence[Path]) -> Sequence[Baseline]:
         return read_workflow_files(paths, self._operators())
 
     def equal_tokens(self, policy: float, spent: Mapping[str, float]) -> Baseline | None:
         """Self-consistency over as many answers as cost what the policy does."""
-        share = policy / max(1.0, spent["fixed: step_by_step"])
+        if (one := spent.get("fixed: step_by_step")) is None:  # a pool has mixtures instead
+            return None
+        share = policy / max(1.0, one)
         samples = min(MOST_SAMPLES, max(1, round(share)))
         name = f"fixed: vote of {samples}, same tokens"
         return Baseline(name, self_consistency(samples), shown=True)
@@ -271,11 +290,16 @@ class WorkflowEnvironment(Environment):
                 weights = random_weights(f"{seed}/{name}")
             task = rng.choice(some)
             turns = rng.randrange(1, own.turns) if number % 2 and own.turns > 1 else 0
+            dealt = self._dealt(task)
             programs = [
-                head + draw_program(task.kind, rng, endings, weights)
+                head
+                + name_model(
+                    draw_program(task.kind, rng, endings, weights),
+                    rng.choice(dealt).label if dealt else "",
+                )
                 for _ in range(turns + completions)
             ]
-            messages = build_messages(task, "compact", own, turns_text(own, "compact"))
+            messages = build_messages(task, "compact", own, turns_text(own, "compact"), dealt)
             earlier, later = programs[:turns], programs[turns:]
             drawn.append(
                 later_turn(messages, task, earlier, later, own, rng)
@@ -320,11 +344,12 @@ class WorkflowEnvironment(Environment):
 
     @property
     def simulated(self) -> bool:
-        return SIMULATED in self.config.models or self.status().simulated
+        played = self.config.simulated.played(self.config.models)
+        return bool(played) or self.status().simulated
 
     def models(self) -> Mapping[str, Sequence[str]]:
         return {
-            "executor": (self.config.aflow_executor_model,),
+            "executor": self.config.executor_models,
             "judge": self.config.judge_names,
         }
 
@@ -352,7 +377,7 @@ class WorkflowEnvironment(Environment):
         config, isolation = self.config, self._isolation
         weaker = [f"WEAKER ISOLATION than required: {isolation}"]
         about = {
-            "executor": config.aflow_executor_model,
+            "executor": ", ".join(config.executor_models),
             "judge": config.judge_names[0],
             "isolation": str(isolation),
             "warnings": [] if isolation.sufficient else weaker,
@@ -364,7 +389,7 @@ class WorkflowEnvironment(Environment):
     def introduction(self) -> Sequence[str]:
         config = self.config
         lines = [
-            f"executor  {config.aflow_executor_model}    judge  {config.judge_names[0]}",
+            f"executor  {', '.join(config.executor_models)}    judge  {config.judge_names[0]}",
             f"sandbox   {self._isolation}",
         ]
         if config.reward.has_terms:
@@ -435,12 +460,28 @@ def workflow_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
         **turn_metrics([r for r in rollouts if r.turns and not r.lost]),
         **means({"rollout/repaired": [bool(w.repairs) for w in workflows]}),
         **{f"repair/{name}": n / len(rollouts) for name, n in repairs.items()},
+        **pool_metrics(rollouts),
         **{
             f"operators/{kind}/{name}": mean
             for kind, mix in operator_mix(rollouts).items()
             for name, mean in mix.items()
         },
     }
+
+
+def pool_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Return the money of an attempt and each model's share of the calls, where programs choose
+    their models."""
+    traces = [run.trace for r in rollouts if (run := details_of(r).execution) is not None]
+    calls = Counter[str]()
+    for call in (call for trace in traces for call in trace):
+        calls[call.model] += call.usage.calls
+    del calls[""]
+    if not calls:
+        return {}
+    money = [r.spent.money for r in rollouts if r.spent]
+    shares = {f"models/{name}": n / calls.total() for name, n in sorted(calls.items())}
+    return means({"money/mean": money}) | shares
 
 
 def turn_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:

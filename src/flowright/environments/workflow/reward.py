@@ -111,7 +111,8 @@ def term_sample(episode: Episode, rollout: Rollout) -> TermSample | None:
 class WorkflowRollouts:
     """Rolls out workflows, for one event loop. ``trust``: what becomes of a judge that is found
     out. ``ranking`` judges whole groups in place of ``judge``; ``terms`` are those of ``rewards``.
-    In an attempt of several turns the judge is asked about the submitted program alone."""
+    In an attempt of several turns the judge is asked about the submitted program alone.
+    ``in_money``: costs are money and not tokens."""
 
     def __init__(
         self,
@@ -123,6 +124,7 @@ class WorkflowRollouts:
         ranking: GroupJudge | None = None,
         terms: RewardTerms | None = None,
         own: WorkflowConfig | None = None,
+        in_money: bool = False,
     ) -> None:
         self._own = own or WorkflowConfig()
         self._runner = TrialRunner(executor, sandbox, self._own)
@@ -132,6 +134,7 @@ class WorkflowRollouts:
         self._trust = trust or JudgeSection()
         self._ranking = ranking
         self._terms = terms
+        self._in_money = in_money
 
     async def respond(self, episode: Episode) -> Observation | None:
         return await self._runner.respond(episode)
@@ -245,8 +248,9 @@ class WorkflowRollouts:
         return replace(rollout, verdict=verdict, failure=failure, reward=reward)
 
     def _costed(self, group: list[Rollout]) -> list[Rollout]:
-        tokens = [r.spent.tokens if r.spent else 0 for r in group]
-        rewards = with_cost([r.reward for r in group], tokens, self._rewards)
+        spent = [r.spent or Spent(0, 0, 0.0) for r in group]
+        costs = [each.money if self._in_money else each.tokens for each in spent]
+        rewards = with_cost([r.reward for r in group], costs, self._rewards)
         return [rollout.rewarded(reward) for rollout, reward in zip(group, rewards, strict=True)]
 
 
@@ -255,4 +259,5 @@ def _spent(executions: Sequence[Execution]) -> Spent | None:
     if not executions:
         return None
     usage = sum((one.usage for one in executions), Usage())
-    return Spent(usage.calls, usage.tokens, sum(one.seconds for one in executions))
+    seconds = sum(one.seconds for one in executions)
+    return Spent(usage.calls, usage.tokens, seconds, usage.money)

@@ -6,18 +6,23 @@ from collections.abc import Mapping
 from itertools import product
 from typing import Any
 
-from flowright.config.llm import SIMULATED
+from flowright.config.llm import SIMULATED, ModelEntry, SimulatedModelSection
 from flowright.config.loading import load_entries
 from flowright.config.root import Config
-from flowright.core.errors import FailureError, UserError
+from flowright.config.workflow import WorkflowSection
+from flowright.core.errors import ConfigError, FailureError, UserError
 from flowright.judging.attempts import FORMS
 from flowright.judging.build import open_judge
 from flowright.judging.llm_judge import Questions
 from flowright.judging.prompts import wording_hash
 from flowright.judging.verdict import JudgeQuery
 from flowright.llm.chat import ChatModel, ChatRequest, RequestRefused
+from flowright.llm.client import ChatClient
 from flowright.llm.context import CONTROL
+from flowright.sandbox import Sandbox
 from flowright.simulation.large_models import open_models
+from flowright.workflows.executor import Executor
+from flowright.workflows.pool import ModelPool
 
 _OPERATION = frozenset(
     {
@@ -43,7 +48,7 @@ def settings_of_judge(config: Config) -> Mapping[str, Any]:
     embedded server what is planted in it. Addresses and keys are no part of it. Raises ConfigError
     for names that ``llm.file`` lacks."""
     names, section = models_that_judge(config), config.judge
-    entries = load_entries(config.llm.file, names)
+    entries = load_entries(config.llm.file, names, config.simulated)
     asked = {"model_name", "temperature", "top_p", "max_tokens", "reasoning_effort"}
     found: dict[str, Any] = {
         "judge": section.model_dump(mode="json", exclude={*_OPERATION, "model", "service"}),
@@ -66,10 +71,51 @@ TRIAL_SECONDS = 60.0
 TRIAL = JudgeQuery("What is 6 * 7?", "42", "42", "number", key="trial")
 
 
+def make_pool(config: Config) -> ModelPool | None:
+    """Return the models that programs choose from; None where there is one. Raises ConfigError for
+    names that ``llm.file`` lacks, for models without a price where costs count or others have one,
+    and where real models would be judged by the embedded server unasked."""
+    names = config.executor.models
+    if not names:
+        return None
+    played = config.simulated.played(names)
+    known: dict[str, ModelEntry | SimulatedModelSection] = {
+        name: config.simulated.models.get(name) or SimulatedModelSection() for name in played
+    }
+    known |= load_entries(config.llm.file, names, config.simulated)
+    unpriced = [name for name in names if known[name].price is None]
+    if unpriced and (config.reward.cost_weight or len(unpriced) < len(names)):
+        why = "reward.cost_weight counts money" if config.reward.cost_weight else "others have one"
+        raise ConfigError(
+            *(
+                f"executor.models: {name} has no price, and {why}; give it "
+                "price: {input: ..., output: ...} in "
+                + (f"simulated.models.{name}" if name in played else str(config.llm.file))
+                for name in unpriced
+            )
+        )
+    if not played and config.judge.model is None and config.judge_model == SIMULATED:
+        raise ConfigError("executor.models: name judge.model, which is no part of the pool")
+    notes = {name: known[name].note for name in names}
+    return ModelPool(config.executor, notes, config.seed)
+
+
+def open_executor(
+    config: Config, clients: Mapping[str, ChatClient], sandbox: Sandbox, own: WorkflowSection
+) -> Executor:
+    """Return the executor of a run, not yet entered, with the model or models that it asks."""
+    pool = make_pool(config)
+    if pool is None:
+        return Executor(clients[config.aflow_executor_model], sandbox, own, config.executor)
+    models = {name: clients[name].as_role(f"executor/{name}") for name in config.executor.models}
+    return Executor(models, sandbox, own, config.executor, pool)
+
+
 def budgets(config: Config) -> dict[str, dict[str, int]]:
     """By model, the tokens of a reply by the keys that set them."""
     found: dict[str, dict[str, int]] = {name: {} for name in config.models}
-    found[config.aflow_executor_model]["executor.max_tokens"] = config.executor.max_tokens
+    for name in config.executor_models:
+        found[name]["executor.max_tokens"] = config.executor.max_tokens
     for name in _judges(config):
         found[name]["judge.max_tokens"] = config.judge.max_tokens
     return found
@@ -83,7 +129,8 @@ def _judges(config: Config) -> list[str]:
 async def check_servers(config: Config) -> str:
     """Asks all servers but the embedded one, which is started with the run: a line about what is
     where. Raises UserError with a line for each that cannot be used."""
-    names = config.models - {SIMULATED}
+    played = config.simulated.played(config.models)
+    names = config.models - played
     async with open_models(names, config.llm, config.simulated, None, ()) as models:
         problems = await models.check(budgets(config))
         shown = {
@@ -99,8 +146,9 @@ async def check_servers(config: Config) -> str:
         lines, problems = [*lines, result], [*problems, *more]
     if problems:
         raise UserError(*problems)
-    if SIMULATED in config.models:
-        lines.append(f"{SIMULATED}: started with the run on a free loopback port")
+    if played:
+        shown_names = ", ".join(sorted(played))
+        lines.append(f"{shown_names}: started with the run on a free loopback port")
     return "; ".join(lines)
 
 
@@ -109,19 +157,20 @@ async def _try_all(
 ) -> list[str]:
     """The problems of one request to each; other findings go into ``shown``."""
     problems: list[str] = []
-    name = config.aflow_executor_model
-    if name in clients:
-        executor = config.executor
-        request = ChatRequest(
-            CONTROL,
-            temperature=executor.temperature,
-            max_tokens=min(FEW_TOKENS, executor.max_tokens),
-            reasoning_effort=executor.reasoning_effort,
-        )
-        try:
-            await clients[name].chat(request, TRIAL_SECONDS)
-        except FailureError as error:
-            problems.append(f"aflow_executor_model: {error.failure.message}")
+    executor = config.executor
+    key = "executor.models" if executor.models else "aflow_executor_model"
+    request = ChatRequest(
+        CONTROL,
+        temperature=executor.temperature,
+        max_tokens=min(FEW_TOKENS, executor.max_tokens),
+        reasoning_effort=executor.reasoning_effort,
+    )
+    for name in config.executor_models:
+        if name in clients:
+            try:
+                await clients[name].chat(request, TRIAL_SECONDS)
+            except FailureError as error:
+                problems.append(f"{key}: {error.failure.message}")
     for name in _judges(config):
         if name in clients:
             try:
