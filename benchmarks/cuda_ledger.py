@@ -135,6 +135,7 @@ def purpose(event: Event) -> str:
         ("head.py", "head: softmax"),
         ("local.py", "drawing"),
         ("lora.py", "adapter: casts, biases"),
+        ("fused.py", "norms, rotation, SwiGLU, residuals"),
         ("modeling_", "norms, rotation, SwiGLU, residuals"),
         ("activations", "norms, rotation, SwiGLU, residuals"),
         ("autograd", "gradients of these and sums"),

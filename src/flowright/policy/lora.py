@@ -17,7 +17,7 @@ scales, by bitsandbytes) is unpacked for each product, and once more backward. O
 linear layers are packed: embeddings, norms and head stay as they are.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -36,6 +36,7 @@ class LoraLinear(Linear):
 
     halves: tuple[Tensor, Tensor] | None = None
     """A and B in the precision of the base, while they do not train; see :func:`cast_once`."""
+    joint: "Joint | None" = None
 
     def forward(self, x: Tensor, *args: Any, **named: Any) -> Tensor:
         adapter = self._only_adapter(x)
@@ -93,39 +94,85 @@ def adapted_product(
     """Return y = x W' + b + s (x A') B' (Hu et al. 2021, arXiv 2106.09685, equation 3), [..., in]
     to [..., out], with gradients of x, A [rank, in] and B [out, rank], all of one precision. With a
     ``state``, ``weight`` is packed (arXiv 2305.14314, equation 5)."""
-    return _Adapted.apply(x, weight, bias, a, b, scale, state)
+    (out,) = _Adapted.apply(x, [(weight, state, bias)], a, scale, b)
+    return out
 
 
 class _Adapted(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        a: Tensor,
-        b: Tensor,
-        s: float,
-        state: Any,
-    ) -> Tensor:
-        rows = x.flatten(0, -2)
-        low = _scaled(rows @ a.T, s)
-        out = (low @ b.T).addmm_(rows, unpacked(weight, state).T)
-        if bias is not None:
-            out += bias
-        ctx.s, ctx.shape, ctx.state = s, x.shape, state
-        ctx.save_for_backward(rows, low, weight, a, b)
-        return out.unflatten(0, x.shape[:-1])
+    """Layers of one input, of ``bases`` (weight, its state, bias), ``a`` [ranks, in] of all."""
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        rows, low, weight, a, b = ctx.saved_tensors
-        grad = grads[0].flatten(0, -2)
-        low_grad = _scaled(grad @ b, ctx.s)
+    def forward(
+        ctx: Any, x: Tensor, bases: Sequence[Any], a: Tensor, s: float, *bs: Tensor
+    ) -> tuple[Tensor, ...]:
+        rows = x.flatten(0, -2)
+        low = _scaled(rows @ a.T, s)
+        outs = []
+        for (weight, state, bias), b, part in zip(bases, bs, _parts(low, bs), strict=True):
+            out = (part @ b.T).addmm_(rows, unpacked(weight, state).T)
+            outs.append((out if bias is None else out.add_(bias)).unflatten(0, x.shape[:-1]))
+        ctx.s, ctx.shape, ctx.bases = s, x.shape, [base[:2] for base in bases]
+        ctx.save_for_backward(rows, low, a, *bs)
+        return tuple(outs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        rows, low, a, *bs = ctx.saved_tensors
+        found = [grad.flatten(0, -2) for grad in grads]
+        low_grad = torch.empty_like(low)
+        for grad, b, part in zip(found, bs, _parts(low_grad, bs), strict=True):
+            torch.mm(grad, b, out=part)
+        low_grad = _scaled(low_grad, ctx.s)
         dx = None
         if ctx.needs_input_grad[0]:
-            dx = (low_grad @ a).addmm_(grad, unpacked(weight, ctx.state)).reshape(ctx.shape)
-        return dx, None, None, low_grad.T @ rows, grad.T @ low, None, None
+            dx = low_grad @ a
+            for grad, base in zip(found, ctx.bases, strict=True):
+                dx.addmm_(grad, unpacked(*base))
+            dx = dx.reshape(ctx.shape)
+        db = [grad.T @ part for grad, part in zip(found, _parts(low, bs), strict=True)]
+        return dx, None, low_grad.T @ rows, None, *db
+
+
+def _parts(low: Tensor, bs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    return low.split([b.shape[1] for b in bs], dim=1)
+
+
+class Joint:
+    """Layers of one input: a product with all their A, and one gradient of the input. ``halves``:
+    all A [ranks, in] and, on a diagonal, all B [out, ranks], while they do not train."""
+
+    halves: tuple[Tensor, Tensor] | None = None
+
+    def __init__(self, *layers: Any) -> None:
+        self._layers, self._has_adapters = layers, all(isinstance(m, LoraLinear) for m in layers)
+        for layer in layers if self._has_adapters else ():
+            layer.joint = self
+
+    def __call__(self, x: Tensor) -> list[tuple[Tensor, Tensor | None]]:
+        """Return each layer's output and the bias that is still to be added."""
+        layers = self._layers
+        names = [layer._only_adapter(x) if self._has_adapters else None for layer in layers]
+        scales = {n and layer.scaling[n] for layer, n in zip(layers, names, strict=True)}
+        (scale,) = scales if len(scales) == 1 else (None,)
+        if scale is None:
+            return [(layer(x), None) for layer in layers]
+        own = [layer.get_base_layer() for layer in layers]
+        bases = [(m.weight, layer._state, None) for m, layer in zip(own, layers, strict=True)]
+        if self.halves is None:
+            all_a, all_b = zip(*(layer.adapter() for layer in layers), strict=True)
+            a, dtype = torch.cat(all_a), layers[0].base_dtype
+            outs = _Adapted.apply(x, bases, a.to(dtype), scale, *(b.to(dtype) for b in all_b))
+        else:
+            rows, (a, b) = x.flatten(0, -2), self.halves
+            outs = (_scaled(rows @ a.T, scale) @ b.T).split([m.out_features for m in own], dim=1)
+            for out, (weight, state, _) in zip(outs, bases, strict=True):
+                out.addmm_(rows, unpacked(weight, state).T)
+            outs = [out.unflatten(0, x.shape[:-1]) for out in outs]
+        return [(out, m.bias) for out, m in zip(outs, own, strict=True)]
+
+    def _cast(self) -> tuple[Tensor, Tensor]:
+        all_a, all_b = zip(*(layer._cast() for layer in self._layers), strict=True)
+        return torch.cat(all_a), torch.block_diag(*all_b)
 
 
 def _scaled(x: Tensor, s: float) -> Tensor:
@@ -136,7 +183,8 @@ def _scaled(x: Tensor, s: float) -> Tensor:
 def cast_once(model: torch.nn.Module) -> Iterator[None]:
     """Keep the adapters' weights as they are now, in their bases' precision: decoding would cast
     all of them for each token. What is trained meanwhile is not seen."""
-    layers = [module for module in model.modules() if isinstance(module, LoraLinear)]
+    adapted = [module for module in model.modules() if isinstance(module, LoraLinear)]
+    layers = {module.joint or module for module in adapted}
     try:
         with torch.no_grad():
             for layer in layers:

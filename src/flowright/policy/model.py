@@ -21,6 +21,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from flowright.config.policy import PolicySection
 from flowright.core.errors import ConfigError
 from flowright.policy.base_models import model_id
+from flowright.policy.fused import fuse
 from flowright.policy.head import SCALAR, Head, ScalarHead, head_of, prepare_scalar
 from flowright.policy.lora import quantise
 from flowright.policy.model_folders import load_config, load_model, load_tokenizer
@@ -231,6 +232,8 @@ def policy_of(
     full = section.train == "full"
     tuning = FullTuning(base, tokenizer, split) if full else add_adapter(base, section, seed)
     output = output or ScalarHead(getattr(tuning.causal_lm, SCALAR))
+    if base.device.type == "cuda" and not full:
+        fuse(tuning.causal_lm.model)
     template = tokenizer.chat_template if section.chat_template is not None else None
     assert template is None or isinstance(template, str)
     return Policy(

@@ -14,7 +14,7 @@ that share keys (grouped-query attention) are folded into the queries, so that n
 them. On a GPU one call attends in all texts, and one in all blocks of a prefix.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface
 
+from flowright.policy.fused import compiled
 from flowright.policy.layout import to_device
 from flowright.policy.prefix.kernels import QKV, Attended, Kernel, Segments, kernel_for, segments_of
 
@@ -260,11 +261,23 @@ class _Merged(torch.autograd.Function):
         return None, None, None, None, dq, dk, dv, *returned
 
 
-def merge(one: Attended, other: Attended) -> Attended:
-    """Merge the attention over two pieces, in float32."""
-    (out, lse), (out_i, lse_i) = one, other
-    share = (lse_i - lse).sigmoid()[..., None]
-    return torch.lerp(out.float(), out_i.float(), share).to(out.dtype), torch.logaddexp(lse, lse_i)
+def merged(one: Attended, *others: Attended) -> Attended:
+    out, lse = one
+    for out_i, lse_i in others:
+        share = (lse_i - lse).sigmoid()[..., None]
+        out = torch.lerp(out.float(), out_i.float(), share).to(out.dtype)
+        lse = torch.logaddexp(lse, lse_i)
+    return out, lse
+
+
+def merged_outs(*pieces: Attended) -> Tensor:
+    return merged(*pieces)[0]
+
+
+def merge(*pieces: Attended, by: Callable[..., Any] = merged) -> Any:
+    """Merge attention over pieces, in float32: on GPUs two kernels, or one ``by`` merged_outs."""
+    is_fused = len(pieces) > 1 and pieces[0][0].is_cuda
+    return (compiled(by) if is_fused else by)(*pieces)
 
 
 def _stacked(stack: Stack, q: Tensor, k: Tensor, v: Tensor) -> QKV:

@@ -21,7 +21,7 @@ from transformers import DynamicCache
 
 from flowright.policy.layout import packs_of, to_device
 from flowright.policy.model import Policy
-from flowright.policy.prefix.attention import KeysValues, PrefixBlock, merge
+from flowright.policy.prefix.attention import KeysValues, PrefixBlock, merge, merged_outs
 from flowright.policy.prefix.kept import Kept
 from flowright.policy.prefix.kernels import Attended, Kernel, Segments, kernel_for, segments_of
 from flowright.policy.prefix.tree import forward, shared_length, spans_of, tree_attention
@@ -228,7 +228,7 @@ class SharedDecoding:
             own[1][self._at, :, self._filled] = v.transpose(0, 1)
         q = q.transpose(0, 1).reshape(rows, heads, -1, size)
         keys, values = own[:, :rows, :, : self._used]
-        found = self._kernel.rows((q, keys, values), self._unseen, scale)
+        pieces = [self._kernel.rows((q, keys, values), self._unseen, scale)]
         shared = []
         # Heads that share keys are folded into the queries: [kv heads, rows * times, size].
         if self._template or not self._alone:
@@ -237,10 +237,10 @@ class SharedDecoding:
                 shared.append(self._attend_to_prompts(layer, queries, scale))
             if self._template:
                 shared.append(self._kernel.forward((queries, *self._template[layer]), False, scale))
-        for out_i, lse_i in shared:
-            out_i = out_i.reshape(heads, rows, -1, size).transpose(0, 1)
-            found = merge(found, (out_i, lse_i.reshape(heads, rows, -1).transpose(0, 1)))
-        return found[0].reshape(rows, -1, size)
+        for found in shared:
+            out_i, lse_i = (x.unflatten(1, (rows, -1)).transpose(0, 1) for x in found)
+            pieces.append((out_i, lse_i))
+        return merge(*pieces, by=merged_outs).reshape(rows, -1, size)
 
     def _attend_to_prompts(self, layer: int, queries: Tensor, scale: float) -> Attended:
         """Return each row's attention to its prompt: [kv heads, rows * times, size]."""

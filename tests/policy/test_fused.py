@@ -1,0 +1,144 @@
+"""The fused work between a decoder's products is what transformers' modules compute."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+from tiny_policy import ARCHITECTURES, random_groups, tiny_policy
+from torch import Tensor
+from transformers.models.qwen2 import modeling_qwen2 as theirs
+
+from flowright.config.grpo import GrpoSection
+from flowright.grpo.selfcheck import check_sampler
+from flowright.policy import fused
+from flowright.policy.model import Policy
+from flowright.policy.prefix.attention import merged
+from flowright.policy.prefix.tree import chunks
+
+HALF = torch.bfloat16
+
+
+def draw(*shape: int, dtype: torch.dtype = HALF, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def calls() -> list[tuple[Callable[..., Any], tuple[Any, ...]]]:
+    """Each fused function, with arguments of sizes that no other has."""
+    angles = [torch.cat((x, x), -1) for x in (draw(1, 5, 8).cos(), draw(1, 5, 8).sin())]
+    pieces = [(draw(4, 9, 16, seed=n), draw(4, 9, dtype=torch.float32, seed=n)) for n in range(3)]
+    return [
+        (fused.sum_norm, (draw(1, 11, 64), None, draw(64, seed=1), 1e-6)),
+        (fused.sum_norm, (draw(1, 12, 64), draw(1, 12, 64, seed=1), draw(64, seed=2), 1e-6)),
+        (
+            fused.norm_backward,
+            (*(draw(1, 13, 64, seed=n) for n in range(3)), draw(64, seed=4), 1e-6),
+        ),
+        (fused.rotate, (draw(1, 5, 48), draw(48, seed=1), *angles)),
+        (fused.rotate_backward, (draw(1, 7, 5, 16), *angles)),
+        (fused.swiglu, (draw(1, 14, 96), draw(1, 14, 96, seed=1))),
+        (fused.swiglu_backward, tuple(draw(1, 15, 96, seed=n) for n in range(3))),
+        (merged, tuple(pieces)),
+    ]
+
+
+def test_what_is_compiled_computes_the_same() -> None:
+    """By Inductor's C++ kernels, all in one file, as a compiler takes seconds to begin."""
+    functions = [function for function, _ in calls()]
+    arguments = [some for _, some in calls()]
+
+    def everything(arguments: list[tuple[Any, ...]]) -> list[Any]:
+        return [f(*some) for f, some in zip(functions, arguments, strict=True)]
+
+    has_compiler = shutil.which("g++") or shutil.which("clang++")
+    options: Any = {"emulate_precision_casts": True, "fx_graph_cache": False}
+    how = {"options": options} if has_compiler else {"backend": "aot_eager"}
+    found = torch.compile(everything, fullgraph=True, **how)(arguments)
+    # Exponentials differ from PyTorch's own in their last bit, before they are rounded.
+    torch.testing.assert_close(found, everything(arguments), rtol=2**-7, atol=1e-3)
+
+
+@pytest.fixture
+def uncompiled() -> Iterator[None]:
+    """Functions as ``TORCHDYNAMO_DISABLE=1`` runs them."""
+    fused.compiled.cache_clear()
+    with torch._dynamo.config.patch(disable=True):
+        yield
+    fused.compiled.cache_clear()
+
+
+def grads_of(outputs: Any, inputs: list[Tensor]) -> list[Tensor]:
+    roots = [out for out in outputs if out.requires_grad]
+    slopes = [draw(*out.shape, dtype=out.dtype, seed=9 + n) for n, out in enumerate(roots)]
+    return [*torch.autograd.grad(roots, inputs, slopes)]
+
+
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize("dtype", [torch.float32, HALF])
+def test_rounding_is_that_of_transformers(dtype: torch.dtype) -> None:
+    x, y, gate, up, product = (
+        draw(1, 6, 32, dtype=dtype, seed=n).requires_grad_() for n in range(5)
+    )
+    bias = draw(32, dtype=dtype, seed=6)
+    module = theirs.Qwen2RMSNorm(32).to(dtype)
+    module.weight = torch.nn.Parameter(draw(32, dtype=dtype, seed=7), requires_grad=False)
+    angles = [torch.cat((a, a), -1).to(dtype) for a in (draw(1, 6, 4).cos(), draw(1, 6, 4).sin())]
+    heads = (product + bias).unflatten(-1, (-1, 8)).transpose(1, 2)
+    rotated = theirs.apply_rotary_pos_emb(heads, heads, *angles)[0]
+    wanted = (x + y, module(x + y), module(x), torch.nn.functional.silu(gate) * up, rotated)
+    found = (
+        *fused._normed(module, x, y),
+        fused._norm(module, x),
+        fused._SwiGlu.apply(gate, up),
+        fused._Rotate.apply(product, bias, *angles),
+    )
+    for one, other in zip(found, wanted, strict=True):
+        assert torch.equal(one, other) and one.stride() == other.stride()
+    inputs = [x, y, gate, up, product]
+    for one, other in zip(grads_of(found, inputs), grads_of(wanted, inputs), strict=True):
+        rtol = 1e-4 if dtype == torch.float32 else 2**-6
+        torch.testing.assert_close(one, other, rtol=rtol, atol=rtol * float(other.abs().max()))
+
+
+def learned(policy: Policy, sharing: bool) -> list[Tensor]:
+    """Return hidden states of all completions, and their gradients of the adapter."""
+    groups = random_groups(0, [(20, [3, 5]), (24, [4, 1])])
+    found = []
+    for hidden_N, _ in chunks(policy, groups, 64, sharing):
+        (hidden_N * draw(*hidden_N.shape, dtype=hidden_N.dtype)).sum().backward()
+        found.append(hidden_N.detach())
+    return [*found, *(p.grad for p in policy.trainable() if p.grad is not None)]
+
+
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize("sharing", [True, False])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_layers_learn_the_same(architecture: str, sharing: bool) -> None:
+    policy = tiny_policy(architecture)
+    other = deepcopy(policy)
+    fused.fuse(other.causal_lm.model)
+    assert "forward" in vars(other.causal_lm.model.layers[0])
+    with other.reference(), policy.reference(), torch.no_grad():
+        ids = torch.arange(5, 20)[None]
+        torch.testing.assert_close(other.causal_lm(ids).logits, policy.causal_lm(ids).logits)
+    pairs = zip(learned(other, sharing), learned(policy, sharing), strict=True)
+    for found, wanted in pairs:
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4 * float(wanted.abs().max()))
+
+
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_sampler_draws_what_it_learns(architecture: str, dtype: str) -> None:
+    policy = tiny_policy(architecture, dtype=dtype)
+    fused.fuse(policy.causal_lm.model)
+    check_sampler(policy, GrpoSection(), 0.8)
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_a_family_that_is_not_known_stays_as_it_is() -> None:
+    policy = tiny_policy("granite")
+    fused.fuse(policy.causal_lm.model)
+    assert not any("forward" in vars(module) for module in policy.model.modules())
