@@ -135,6 +135,7 @@ class VllmDouble:
     refusals: list[str] = field(default_factory=list)  # of loads
     delay: float = 0.0
     gate: asyncio.Event | None = None  # that a request waits for
+    held: Callable[[str, dict[str, Any]], bool] = lambda path, body: False  # a request, while true
     in_flight: int = 0
     most_at_once: int = 0
 
@@ -241,6 +242,8 @@ class VllmDouble:
             await asyncio.sleep(self.delay)
             if self.gate is not None:
                 await self.gate.wait()
+            while self.held(path, body):
+                await asyncio.sleep(0.002)
             route = self._routes().get(path)
             if route is None:
                 return await _unknown(request)

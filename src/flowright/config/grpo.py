@@ -273,6 +273,9 @@ class PipelineSection(Section):
     """`batch`: a step trains on the batch of its number. `ready`: on the groups that end first,
     each sampled a step ahead and at most `max_staleness` (2 or more) old; `order.jsonl` in the run
     directory keeps them, and a resumed run takes the same."""
+    in_flight_tokens: NonNegative = 0
+    """Sample during updates: after this many tokens (such as 256) a completion goes on with the
+    newest weights. Timing decides which. 0: sample between updates."""
 
     @model_validator(mode="after")
     def _check_groups_can_wait(self) -> "PipelineSection":
@@ -280,11 +283,20 @@ class PipelineSection(Section):
             raise ValueError("max_staleness: order: ready needs 2 or more; else no group can wait")
         return self
 
+    @model_validator(mode="after")
+    def _check_in_flight_fits_order(self) -> "PipelineSection":
+        if self.in_flight_tokens and (self.order == "ready" or self.max_staleness == 0):
+            raise ValueError(
+                "in_flight_tokens: needs order: batch and a max_staleness of 1 or more; else set 0"
+            )
+        return self
+
     def on(self, device: str) -> "PipelineSection":
         """With every default that depends on the device."""
         if self.max_staleness is not None:
             return self
-        staleness = 2 if self.order == "ready" else int(device == "cuda")
+        behind = device == "cuda" or self.in_flight_tokens > 0
+        staleness = 2 if self.order == "ready" else int(behind)
         return self.model_copy(update={"max_staleness": staleness})
 
 

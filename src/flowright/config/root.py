@@ -283,6 +283,16 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _check_in_flight_fits_sampler(self) -> "Config":
+        policy = self.policy
+        if self.pipeline.in_flight_tokens and (policy.sampler, policy.train) != ("vllm", "lora"):
+            raise ValueError(
+                "pipeline.in_flight_tokens: needs servers with both adapters, the old and the new: "
+                "set policy.sampler: vllm and policy.train: lora, or in_flight_tokens: 0"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_nucleus_fits_correction(self) -> "Config":
         name, by_sample = self.grpo.off_policy, self.grpo.loss in ("gspo", "gmpo")
         by_sample = by_sample or (name or "").startswith("sequence_")

@@ -304,6 +304,7 @@ def to_record(
         "tokens": rollout.length,
         "finish_reason": sample.finish_reason,
         "policy_version": sample.version,
+        **_versions(sample),
         **own,
         **({"turns": _turns(rollout.turns, credit), "stop": rollout.stop} if rollout.turns else {}),
         "verdict": plain(rollout.verdict),
@@ -337,6 +338,11 @@ def _without_texts(value: Any, key: str = "") -> Any:
     return value
 
 
+def _versions(sample: Sample) -> dict[str, Any]:
+    """Return the versions in turn, each with its tokens, where several drew a completion."""
+    return {"policy_versions": [list(v) for v in sample.versions]} if sample.versions else {}
+
+
 def most_turn_text(turns: int) -> int:
     """Return the characters that a record of so many turns keeps of one text."""
     return min(MOST_TURN, MOST_TURNS // (2 * turns))
@@ -354,6 +360,7 @@ def _turns(turns: Sequence[Turn], credit: Sequence[float | None]) -> list[dict[s
                 "tokens": len(sample.token_ids),
                 "finish_reason": sample.finish_reason,
                 "policy_version": sample.version,
+                **_versions(sample),
                 "context_tokens": len(turn.context_ids),
                 "continued": number > 0 and bool(turns[number - 1].answer_ids),
                 "observation": seen

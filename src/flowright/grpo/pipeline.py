@@ -6,7 +6,8 @@ are done, and is rolled out while the learner is still busy with those before it
 alone fix which policy samples which batch, never who was faster; with s = 0 everything happens in
 turn. With ``pipeline.order: ready`` a step trains on the groups that end first, of whatever batch
 (:mod:`flowright.grpo.order`). The trainer samples and updates one after the other, so that the
-device has one user.
+device has one user; with ``pipeline.in_flight_tokens`` servers sample while it updates, and get the
+new weights meanwhile.
 """
 
 import asyncio
@@ -53,6 +54,7 @@ from flowright.grpo.step_record import (
     episode_metrics,
     rollout_records,
     sample_texts,
+    version_lag,
 )
 from flowright.grpo.teacher import Teacher
 from flowright.llm.counters import metrics_since
@@ -208,6 +210,7 @@ class Pipeline(BatchSource):
         self._mixture = Mixture(tasks, config.seed)
         self._spare = Mixture(tasks, f"{config.seed}/resampled")
         self._order = order
+        self._sampling: dict[int, asyncio.Task[None]] = {}  # by batch, in flight
         self._begun: set[int] = set()  # batches of which groups may wait
         self._started: list[_Started] = []
         self._taken: tuple[int, list[_Started]] = (0, [])  # by the step in progress
@@ -316,6 +319,8 @@ class Pipeline(BatchSource):
             metrics["reward/resampled_groups"] = float(more)
         if batch.teacher_P_G:
             metrics["teacher/failed"] = len(batch.teacher_failures) / len(batch.rollouts)
+        if self._config.pipeline.in_flight_tokens:
+            metrics["tokens/version_lag"] = version_lag(batch, step)
         if self._dropped:
             metrics["pipeline/dropped_on_resume"] = float(self._dropped)
             self._dropped = 0
@@ -331,22 +336,33 @@ class Pipeline(BatchSource):
         return metrics_since(owners)
 
     async def _run_ahead(self, step: int) -> None:
-        """Sample what may be sampled before the update of ``step``, and begin its rollouts."""
+        """Sample what may be sampled before the update of ``step``, and begin its rollouts; in
+        flight, wait for none but the step's."""
         _, taken = self._taken
         self._started = [one for one in self._started if one not in taken]
         self._taken = (step, [])
         last = min(step + self._ahead, self._config.grpo.steps)
         wanted = {*range(step, last + 1), *(self._kept if self._order else ())}
-        for number in sorted(wanted - self._begun):
-            share_P = self._share(self._tasks(number), number)
-            problems_P = [p for p in share_P if (number, p.place) not in self._trained]
-            kept = self._kept.pop(number, {})
-            missing = [problem for problem in problems_P if problem.place not in kept]
-            drawn = iter(await self._sample(missing, self._seed(number), str(number)))
-            episodes_P_G = [kept.get(problem.place) or next(drawn) for problem in problems_P]
-            self._begun.add(number)
-            for some in self._units(len(problems_P)):
-                self._begin(number, problems_P[some], episodes_P_G[some])
+        began, in_flight = time.perf_counter(), self._config.pipeline.in_flight_tokens > 0
+        for number in sorted(wanted - self._begun - self._sampling.keys()):
+            self._sampling[number] = asyncio.create_task(self._start(number))
+            if not in_flight:
+                await self._sampling.pop(number)
+        if step in self._sampling:
+            await self._sampling.pop(step)
+        self._seconds["time/sample"] += time.perf_counter() - began
+
+    async def _start(self, number: int) -> None:
+        """Sample a batch and begin its rollouts."""
+        share_P = self._share(self._tasks(number), number)
+        problems_P = [p for p in share_P if (number, p.place) not in self._trained]
+        kept = self._kept.pop(number, {})
+        missing = [problem for problem in problems_P if problem.place not in kept]
+        drawn = iter(await self._sample(missing, self._seed(number), str(number)))
+        episodes_P_G = [kept.get(problem.place) or next(drawn) for problem in problems_P]
+        self._begun.add(number)
+        for some in self._units(len(problems_P)):
+            self._begin(number, problems_P[some], episodes_P_G[some])
 
     def _units(self, groups: int) -> list[slice]:
         """Return the parts of a batch that are rolled out, and taken, by themselves."""
@@ -393,17 +409,22 @@ class Pipeline(BatchSource):
         tasks_P = self._spare.batch((step - 1) * rounds + number - 1, size)[:groups]
         problems_P = self._share(tasks_P, step)
         seed, key = self._seed(step) + number * ROUND_STRIDE, f"{step}/round-{number}"
-        episodes_P_G = await self._sample(problems_P, seed, key)
         began = time.perf_counter()
+        episodes_P_G = await self._sample(problems_P, seed, key)
+        sampled = time.perf_counter()
+        self._seconds["time/sample"] += sampled - began
         batch = await self._rollout(problems_P, episodes_P_G)
-        waited = time.perf_counter() - began
+        waited = time.perf_counter() - sampled
         self._seconds["time/wait_for_llm"] += waited
         self._seconds["time/rollout"] += waited
         return batch
 
     async def state(self, step: int) -> SourceState:
         """Samples that are trained on after ``step``, since a later policy would draw others; and
-        what the environment remembers but for those, which are rolled out again."""
+        what the environment remembers but for those, which are rolled out again. Waits for
+        what is sampled in flight, as no checkpoint holds its versions; where that fails, the step
+        that needs it raises the error."""
+        await asyncio.gather(*self._sampling.values(), return_exceptions=True)
         at, taken = self._taken
         later = [one for one in self._started if at > step or one not in taken]
         waiting = {place: found for one in later for place, found in self._waiting(one)}
@@ -462,10 +483,11 @@ class Pipeline(BatchSource):
         )
 
     async def aclose(self) -> None:
-        running = [started.running for started in self._started]
-        for task in running:
+        tasks: list[asyncio.Task[Any]] = [*self._sampling.values()]
+        tasks += [started.running for started in self._started]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     @property
     def _ahead(self) -> int:
@@ -505,17 +527,16 @@ class Pipeline(BatchSource):
     async def _sample(
         self, problems_P: Sequence[BatchTask], seed: int, key: str
     ) -> list[list[Episode]]:
-        policy = self._config.policy
-        sampling = Sampling(policy.temperature, policy.top_p, policy.max_new_tokens, seed)
+        policy, part = self._config.policy, self._config.pipeline.in_flight_tokens
+        sampling = Sampling(
+            policy.temperature, policy.top_p, policy.max_new_tokens, seed, part_tokens=part
+        )
         if not problems_P:  # fewer than there are ranks
             return []
-        began = time.perf_counter()
         size = self._config.grpo.group_size
         shares_P = [problem.attempts_per_form(size) for problem in problems_P]
         keys_P = [self._key(key, problem.place) for problem in problems_P]
-        drawn = await self._player.play(problems_P, shares_P, sampling, keys_P)
-        self._seconds["time/sample"] += time.perf_counter() - began
-        return drawn
+        return await self._player.play(problems_P, shares_P, sampling, keys_P)
 
     def _begin(
         self, number: int, problems_P: Sequence[BatchTask], episodes_P_G: list[list[Episode]]

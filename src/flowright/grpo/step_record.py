@@ -222,6 +222,16 @@ def _staleness(batch: Batch, step: int) -> dict[str, float]:
     return {"pipeline/staleness": step - 1 - sum(versions) / len(versions)}
 
 
+def version_lag(batch: Batch, step: int) -> float:
+    """Return the updates between the policy that drew and the one that is trained, mean over
+    tokens."""
+    episodes = chain.from_iterable(batch.episodes_P_G)
+    samples = (turn.sample for episode in episodes for turn in episode.turns)
+    drawn = [some for sample in samples for some in sample.tokens_by_version]
+    versions = sum(version * tokens for version, tokens in drawn)
+    return step - 1 - versions / sum(tokens for _, tokens in drawn)
+
+
 def episode_metrics(
     batch: Batch, groups: Sequence[Group], advantages_P: Sequence[GroupAdvantages]
 ) -> dict[str, float]:

@@ -198,26 +198,36 @@ def _control(
 class Sampling:
     """Sampling parameters. ``seed`` fixes the draws of a batch; 0 temperature is greedy. ``top_k``
     of 0 draws from all tokens; else ``top_p`` is of the most likely ``top_k``, as in vLLM and
-    transformers."""
+    transformers. ``part_tokens``: tokens after which a server goes on with a completion by its
+    newest weights; 0: none, as in samplers without servers."""
 
     temperature: float
     top_p: float
     max_new_tokens: int
     seed: int
     top_k: int = 0
+    part_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One completion. ``logprobs[t]`` is the natural log-probability of ``token_ids[t]`` under the
     distribution it was drawn from (temperature applied), by policy ``version``. The end-of-turn
-    token is part of ``token_ids`` when ``finish_reason`` is "stop"."""
+    token is part of ``token_ids`` when ``finish_reason`` is "stop". Where several policies drew
+    it, ``versions`` are theirs in turn, each with its number of tokens, and ``version`` the
+    first."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     text: str
     finish_reason: Literal["stop", "length"]
     version: int
+    versions: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def tokens_by_version(self) -> Sequence[tuple[int, int]]:
+        """The versions in turn, each with its number of tokens."""
+        return self.versions or ((self.version, len(self.token_ids)),)
 
 
 Draw = Callable[

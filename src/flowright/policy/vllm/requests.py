@@ -84,6 +84,11 @@ class Drawn:
     logprobs: tuple[float, ...]
     finish_reason: Literal["stop", "length"]
 
+    def behind(self, before: "Drawn") -> "Drawn":
+        """Return a completion of which this is the rest."""
+        ids, logprobs = before.token_ids + self.token_ids, before.logprobs + self.logprobs
+        return Drawn(ids, logprobs, self.finish_reason)
+
 
 class Requests:
     """Requests to the server at ``url``, for one event loop. Each raises RequestError with a

@@ -119,12 +119,15 @@ class VllmSampler:
         weights: Weights | None = None,
     ) -> list[list[Sample]]:
         """See :class:`flowright.policy.sampling.Sampler`: one request a completion, each with a
-        seed of its own, from ``weights`` or else the version that is served when the call begins.
+        seed of its own, from ``weights`` or else the version that is served when the call begins;
+        with ``sampling.part_tokens`` one a part, from the version that is served when it begins.
         Raises RunPaused and RunError as :meth:`flowright.policy.vllm.fleet.Fleet.ask`."""
         if weights is None:
             if not self._kept:
                 raise RunError("policy.sampler: nothing was published yet; refresh comes first")
             weights = self._kept[-1]
+        else:
+            sampling = replace(sampling, part_tokens=0)
         await self.base_weights()
         probe = self._probe()
         places = range(len(prompts)) if places is None else places
@@ -147,13 +150,37 @@ class VllmSampler:
     async def _one(
         self, weights: Weights, probe: Probe, prompt: Sequence[int], sampling: Sampling
     ) -> Sample:
+        """Draw a completion, part by part: a part's prompt ends with the parts before it, and its
+        seed depends on their length."""
+        most, seed = sampling.part_tokens or sampling.max_new_tokens, sampling.seed
+        drawn, versions = Drawn((), (), "length"), Counter[int]()
+        while drawn.finish_reason == "length" and len(drawn.token_ids) < sampling.max_new_tokens:
+            begun = len(drawn.token_ids)
+            if begun:
+                weights, probe, seed = self._kept[-1], self._probe(), _seed(sampling.seed, begun)
+            size = min(most, sampling.max_new_tokens - begun)
+            how = replace(sampling, max_new_tokens=size, seed=seed)
+            part = await self._part(weights, probe, (*prompt, *drawn.token_ids), how)
+            drawn = part.behind(drawn)
+            versions[weights.version] += len(part.token_ids)
+        self._fleet.counters.role(ROLE).replied(len(prompt), len(drawn.token_ids))
+        return Sample(
+            drawn.token_ids,
+            drawn.logprobs,
+            self._policy.text_of(drawn.token_ids),
+            drawn.finish_reason,
+            min(versions),
+            tuple(versions.items()) if len(versions) > 1 else (),
+        )
+
+    async def _part(
+        self, weights: Weights, probe: Probe, prompt: Sequence[int], sampling: Sampling
+    ) -> Drawn:
         async def work(server: PolicyServer) -> Drawn:
             return await server.draw(weights, probe, prompt, sampling)
 
-        drawn = await self._fleet.ask(str(sampling.seed), work)
-        self._fleet.counters.role(ROLE).replied(len(prompt), len(drawn.token_ids))
-        text = self._policy.text_of(drawn.token_ids)
-        return Sample(drawn.token_ids, drawn.logprobs, text, drawn.finish_reason, weights.version)
+        with self._using(weights):
+            return await self._fleet.ask(str(sampling.seed), work)
 
     @property
     def metrics(self) -> Mapping[str, float]:

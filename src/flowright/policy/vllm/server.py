@@ -111,6 +111,8 @@ class PolicyServer:
         """Serve these weights with proof; returns at once if it does. Raises RequestError if
         another attempt or server may help, RunError if it is set up wrongly or serves other
         weights."""
+        if weights.name in self._proven and not self._exchanges:
+            return  # without waiting for the next version's proof
         async with self._lock:
             if weights.name in self._proven:
                 return
