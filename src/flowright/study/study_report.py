@@ -80,9 +80,8 @@ def study_report(analysis: Analysis, journal: StudyJournal, out: Path) -> Report
         f"base: {study.base}",
         f"control: {study.control}",
     )
-    subtitle = "What a judge's bias does to the policy that it rewards."
-    if journal.first_start is not None:
-        subtitle += f" First run started {_utc(journal.first_start)}."
+    began = journal.first_start
+    subtitle = f"First run started {_utc(began)}." if began is not None else ""
     simulated = [("Simulated numbers.", _simulated_arms(found, out))] if found.simulated else []
     built = (
         _answer(analysis),
@@ -172,15 +171,16 @@ def _learning(plots: Plots) -> ReportSection:
     return ReportSection("learning", "Proxy and gold", [*shown[:OPEN_CHARTS], more, others], lead)
 
 
-def _exploitation(plots: Plots) -> ReportSection:
+def _exploitation(plots: Plots) -> ReportSection | None:
     lead = (
         "An onset is where attempts with a full reward are wrong (gap of 0.08 to 0.12) and show "
         "the arm's shortcut (share of 15 to 30 %), by CHERRL's definition. A run that ends "
         "without one is censored at its last step."
     )
     drawn = _drawn(plots, "paths", "onsets")
-    empty = [Note("No run has what these need yet.", soft=True)]
-    return ReportSection("onset", "Exploitation", drawn or empty, lead)
+    if not _drawn(plots, "onsets"):
+        return ReportSection("onset", "Gold against KL", drawn) if drawn else None
+    return ReportSection("onset", "Exploitation", drawn, lead)
 
 
 def _doses(plots: Plots) -> ReportSection | None:
@@ -328,7 +328,7 @@ def _arms(found: Sequence[CellSummary], control: str) -> ReportSection:
     )
     head = (
         *("arm", "n", *(MEASURES[name].title for name in _SHOWN)),
-        *(f"gold v {control}", "p", "failed", "unscored", "calls"),
+        *(f"gold v {control}", "p", "failed", "unscored", "calls", "policy tokens"),
     )
     gold = difference_form("final_gold")
     rows: list[_Cells] = [
@@ -340,7 +340,7 @@ def _arms(found: Sequence[CellSummary], control: str) -> ReportSection:
             p_text(s.p.get("final_gold")),
             f"{s.failures}",
             format_value(s.means["unscored"].value, percent),
-            format_value(s.means["calls"].value, amount),
+            *(format_value(s.means[name].value, amount) for name in ("calls", "policy_tokens")),
         ]
         for s in found
     ]

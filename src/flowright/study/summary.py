@@ -21,7 +21,7 @@ from flowright.study.runs import StudyCell
 
 SUMMARISED = (
     *("final_gold", "final_proxy", "final_gap", "gold_area", "exploitation", "max_share"),
-    *("unscored", "calls", "seconds"),
+    *("unscored", "calls", "policy_tokens", "seconds"),
 )
 """Measures that are summarised for each arm."""
 
