@@ -165,7 +165,8 @@ def test_every_check_runs_even_after_one_failed(house: House) -> None:
     assert done.returncode == 1 and "failed: [basedpyright]" in done.stdout
     assert sorted(house.log("checks")) == [  # basedpyright runs beside pytest
         "-m basedpyright --level error",
-        "-m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder -k sandbox",
+        "-m pytest -n auto --maxprocesses 4 --max-worker-restart 0 --dist loadfile "
+        "--no-loadscope-reorder -k sandbox",
         "-m ruff check",
         "-m ruff format --check",
     ]

@@ -36,13 +36,17 @@ async def published_at_five(it: Bench) -> tuple[list[Sample], list[Any]]:
     it.policy.causal_lm.generation_config.eos_token_id = [2, *range(80, 100)]
     await it.train(1)
     states = [weights(it.policy)]
-    gate = it.server.gate = asyncio.Event()
+    released = asyncio.Event()
+
+    def is_first_part(path: str, body: dict[str, Any]) -> bool:
+        return path == "completions" and body["max_tokens"] == 5 and "step_000001" in body["model"]
+
+    it.server.held = lambda path, body: is_first_part(path, body) and not released.is_set()
     drawing = asyncio.create_task(it.draw(8, IN_PARTS))
-    while it.server.in_flight < 16:
+    while sum(is_first_part(*request) for request in it.server.requests) < 16:
         await asyncio.sleep(0.002)
-    it.server.gate = None
     await it.train(2)
-    gate.set()
+    released.set()
     return await drawing, [*states, weights(it.policy)]
 
 
@@ -112,14 +116,18 @@ async def test_the_old_version_is_drawn_from_while_the_new_one_is_proven(bench: 
     it = await bench()
     await it.train(1)
     before = await it.draw()
-    gate = it.server.gate = asyncio.Event()
+    released = asyncio.Event()
+
+    def is_proof(path: str, body: dict[str, Any]) -> bool:
+        return path == "completions" and "step_000002" in body["model"]
+
+    it.server.held = lambda path, body: is_proof(path, body) and not released.is_set()
     training = asyncio.create_task(it.train(2))
-    while not it.server.in_flight:
+    while not any(is_proof(*request) for request in it.server.requests):
         await asyncio.sleep(0.002)
-    it.server.gate = None
     assert await it.draw() == before
     assert not training.done()
-    gate.set()
+    released.set()
     await training
     assert {sample.version for sample in await it.draw()} == {2}
 
