@@ -1,6 +1,9 @@
 """Which server gets the next attempt, and how long one that failed is left alone."""
 
 import asyncio
+import itertools
+
+import pytest
 
 from flowright.llm.balance import REST_AFTER, REST_SECONDS, Balance, Window
 
@@ -66,3 +69,13 @@ async def test_a_server_whose_rest_ends_is_used_while_the_other_is_stuck():
     now = REST_SECONDS
     async with asyncio.timeout(30):
         assert (await waiting).probe
+
+
+@pytest.mark.parametrize("opens", [0.5, 1.5, 2.5, 3.5, 4.5])
+async def test_a_server_that_opens_while_a_request_is_refused_its_place_serves_it(opens: float):
+    """The clock goes on between any two looks at it."""
+    clock = itertools.count(1).__next__
+    balance = Balance({"a": Window(9, clock=clock)}, ("k",), clock=clock)
+    balance.servers[0].window.opens_at = opens
+    async with asyncio.timeout(60):
+        assert (await balance.acquire()).server.url == "a"

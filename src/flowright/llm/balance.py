@@ -270,6 +270,7 @@ class Balance:
         return any(not key.refused and key.rests_until <= now for key in self.keys)
 
     def _let_in(self) -> None:
+        now = self._clock()  # before the looks at servers: one may open right behind them
         while self._waiting:
             _, _, weight, avoid, turn = self._waiting[0]
             if not turn.done():
@@ -280,7 +281,6 @@ class Balance:
             del self._waiting[0]
         self.close()
         if self._waiting:  # a server opens, or its rest ends, without a reply that would lead here
-            now = self._clock()
             ends = [t for s in self.servers for t in (s.rests_until, s.window.opens_at) if t > now]
             if ends:
                 loop = asyncio.get_running_loop()
