@@ -13,7 +13,7 @@ from transformers.models.qwen2 import modeling_qwen2 as theirs
 from flowright.config.grpo import GrpoSection
 from flowright.grpo.selfcheck import check_sampler
 from flowright.policy import fused
-from flowright.policy.model import Policy
+from flowright.policy.model import Policy, recomputing
 from flowright.policy.prefix.attention import merged
 from flowright.policy.prefix.tree import chunks
 
@@ -115,7 +115,7 @@ def test_layers_learn_the_same(architecture: str, sharing: bool) -> None:
     policy = tiny_policy(architecture)
     other = deepcopy(policy)
     fused.fuse(other.causal_lm.model)
-    assert "forward" in vars(other.causal_lm.model.layers[0])
+    assert hasattr(other.causal_lm.model.layers[0], "joints")
     with other.reference(), policy.reference(), torch.no_grad():
         ids = torch.arange(5, 20)[None]
         torch.testing.assert_close(other.causal_lm(ids).logits, policy.causal_lm(ids).logits)
@@ -137,4 +137,18 @@ def test_the_sampler_draws_what_it_learns(architecture: str, dtype: str) -> None
 def test_a_family_that_is_not_known_stays_as_it_is() -> None:
     policy = tiny_policy("granite")
     fused.fuse(policy.causal_lm.model)
-    assert not any("forward" in vars(module) for module in policy.model.modules())
+    assert not any(hasattr(module, "joints") for module in policy.model.modules())
+
+
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize("fuse", [True, False])
+def test_checkpointed_layers_are_recomputed(fuse: bool) -> None:
+    policy = tiny_policy(gradient_checkpointing=True)
+    decoder = policy.causal_lm.model
+    if fuse:
+        fused.fuse(decoder)
+    runs: list[int] = []
+    decoder.layers[0].self_attn.o_proj.register_forward_pre_hook(lambda *_: runs.append(1))
+    with recomputing(policy):
+        decoder(torch.arange(5, 20)[None], use_cache=False).last_hidden_state.sum().backward()
+    assert len(runs) == 2

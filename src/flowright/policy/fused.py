@@ -128,9 +128,11 @@ def fuse(decoder: Any) -> None:
     if not layers or decoder.config.hidden_act != "silu":
         return
     for layer in layers:
-        at, mlp = layer.self_attn, layer.mlp
-        joints = Joint(at.q_proj, at.k_proj, at.v_proj), Joint(mlp.gate_proj, mlp.up_proj)
-        layer.forward = partial(_decoder_layer, layer, *joints)
+        at, mlp, kind = layer.self_attn, layer.mlp, type(layer)
+        layer.joints = Joint(at.q_proj, at.k_proj, at.v_proj), Joint(mlp.gate_proj, mlp.up_proj)
+        # By the class, whose forward transformers wraps where layers are recomputed.
+        own = {"forward": _decoder_layer, "plain_forward": kind.forward}
+        layer.__class__ = type(kind.__name__, (kind,), own)
     decoder.norm.forward = partial(_norm, decoder.norm)
     try:
         compiled(swiglu)(decoder.norm.weight, decoder.norm.weight)
@@ -156,8 +158,6 @@ def _sum(x: Tensor, bias: Tensor | None) -> Tensor:
 
 def _decoder_layer(
     layer: Any,
-    queries_keys_values: Joint,
-    gate_up: Joint,
     hidden_states: Tensor,
     attention_mask: Tensor | None = None,
     position_embeddings: Any = None,
@@ -166,8 +166,8 @@ def _decoder_layer(
     """Compute a layer as its own ``forward``, which is called where there is a cache."""
     if any(named.get(key) is not None for key in ("cache", "past_key_values")):
         named |= {"position_embeddings": position_embeddings}
-        return type(layer).forward(layer, hidden_states, attention_mask, **named)
-    at = layer.self_attn
+        return layer.plain_forward(hidden_states, attention_mask, **named)
+    at, (queries_keys_values, gate_up) = layer.self_attn, layer.joints
     x, inner = _normed(layer.input_layernorm, hidden_states)
     *queries_keys, value = queries_keys_values(inner)
     turned = []
