@@ -32,7 +32,7 @@ async def test_all_turns_of_a_batch_are_sampled_from_its_adapter(
     answered: set[tuple[str, tuple[int, ...], tuple[int, ...]]] = set()
 
     def keep(reply: dict[str, Any], body: dict[str, Any]) -> None:
-        if "logprobs" in body and body["seed"]:
+        if is_draw(body):
             ids = reply["choices"][0]["token_ids"]
             answered.add((body["model"].split("-")[1], tuple(body["prompt"]), tuple(ids)))
 
@@ -78,16 +78,24 @@ class Slow(Talk):
         return observation
 
 
+def is_draw(body: dict[str, Any]) -> bool:
+    return "logprobs" in body and bool(body["seed"])
+
+
 @dataclass
 class Holding(VllmDouble):
-    """Answers the first request for a sample once ``others_ended`` is set."""
+    """Answers the first request for a sample once ``others_ended`` is set, and none before four
+    have been there at once: more than a group's."""
 
     others_ended: asyncio.Event = field(default_factory=asyncio.Event)
     holds: bool = False
 
+    def __post_init__(self) -> None:
+        self.held = lambda path, body: is_draw(body) and self.most_at_once <= 3
+
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         body = json.loads(await request.read() or b"{}")
-        if self.holds and "logprobs" in body and body["seed"]:
+        if self.holds and is_draw(body):
             self.holds = False
             await self.others_ended.wait()
         return await super()._answer(request)
@@ -108,4 +116,4 @@ async def test_a_slow_request_or_answer_holds_no_other_attempt(bench: Any, slow:
     async with asyncio.timeout(60):
         groups = await player.play(problems, [3, 3], Sampling(1.0, 1.0, 6, 7), ["a", "b"])
     turns = [len(episode.turns) for group in groups for episode in group]
-    assert turns == [3] * 6 and not server.holds
+    assert turns == [3] * 6 and not server.holds and server.most_at_once > 3

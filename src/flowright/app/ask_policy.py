@@ -38,7 +38,7 @@ from flowright.environments.base import Environment, TaskSets, make_environment,
 from flowright.environments.registry import load_config
 from flowright.environments.workflow.config import WorkflowConfig
 from flowright.environments.workflow.environment import open_sandbox
-from flowright.environments.workflow.servers import open_executor
+from flowright.environments.workflow.servers import make_pool, open_executor
 from flowright.grpo.checkpoint import load_weights
 from flowright.grpo.objectives import resolved
 from flowright.grpo.selfcheck import check_sampler
@@ -319,7 +319,7 @@ async def _open_executor(
         own = config.own(WorkflowConfig)
         async with (
             open_sandbox(config) as sandbox,
-            open_executor(config, models.clients, sandbox, own) as executor,
+            open_executor(config, models.clients, sandbox, own, make_pool(config)) as executor,
         ):
             yield executor, models.simulated
 
@@ -378,7 +378,7 @@ def answer_record(
         "usage": {"policy": asdict(outcome.policy), "executor": asdict(outcome.executor)},
         "seconds": round(outcome.seconds, 3),
         "policy": str(author.opening.checkpoint),
-        "executor": ", ".join(author.config.executor_models),
+        "executor": author.config.executor_name,
         "simulated": author.simulated,
         "question_cut_for_policy": outcome.truncated,
     }
@@ -442,7 +442,7 @@ async def _answered(opening: ServedRun, request: QuestionRequest, console: Conso
 
 
 def _lines(author: WorkflowPolicy, outcome: DraftedAnswer) -> list[str]:
-    executor = ", ".join(author.config.executor_models)
+    executor = author.config.executor_name
     lines = [f"policy    {author.opening.words}", f"executor  {executor}"]
     if author.simulated:
         lines.append("SIMULATED: the embedded server answers; it knows the run's problems alone")

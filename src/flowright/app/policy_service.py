@@ -457,7 +457,7 @@ def serve_policy(opening: ServedRun, host: str, port: int, **given: Any) -> int:
                 about: dict[str, Any] = {
                     "model": settings.name,
                     "policy": opening.name,
-                    "executor": ", ".join(config.executor_models),
+                    "executor": config.executor_name,
                     "simulated": author.simulated,
                 }
                 app = PolicyApp(author, settings, about)
@@ -470,7 +470,7 @@ def serve_policy(opening: ServedRun, host: str, port: int, **given: Any) -> int:
                 url = url_of(host, listener.getsockname()[1])
                 print(f"model `{settings.name}` at {url}/v1", flush=True)
                 say(console, f"policy    {opening.words}")
-                say(console, f"executor  {', '.join(config.executor_models)}")
+                say(console, f"executor  {config.executor_name}")
                 if author.simulated:
                     say(console, SIMULATED_NOTICE)
                 if not settings.api_key:

@@ -212,7 +212,7 @@ def lines_of(opening: ReplayedAttempt, place: str, program: str | None, now: Rec
     ]
     if "workflow" in record:
         judges = ", ".join(config.judge_names)
-        lines.append(f"executor  {', '.join(config.executor_models)}    judge  {judges}")
+        lines.append(f"executor  {config.executor_name}    judge  {judges}")
     if program is None:
         lines.append("program   as it was recorded")
     else:

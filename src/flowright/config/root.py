@@ -372,6 +372,11 @@ class Config(Section):
         return self.executor.models or (self.aflow_executor_model,)
 
     @property
+    def executor_name(self) -> str:
+        """The names of the operators' models, as one text."""
+        return ", ".join(self.executor_models)
+
+    @property
     def models(self) -> frozenset[str]:
         """Names of all large models that the run asks."""
         return self.section.models(self)

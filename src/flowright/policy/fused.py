@@ -1,8 +1,8 @@
 """One GPU kernel each for the element-wise work between a decoder's products: norms with the
 residual sum before them, rotary embedding and SwiGLU.
 
-torch.compile makes them, not liger-kernel: nothing is installed, and its C++ backend proves the
-same functions on a CPU; they were never run on a card. Sums and products are rounded where
+torch.compile makes them, not liger-kernel: nothing is installed. The functions are tested on a CPU,
+plain and as traced; the kernels were never run on a card. Sums and products are rounded where
 transformers' modules round them, which compute on CPUs, in layers of other families and where all
 weights are trained. ``TORCHDYNAMO_DISABLE=1`` runs the functions uncompiled.
 """

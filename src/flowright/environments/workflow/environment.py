@@ -154,7 +154,7 @@ class WorkflowEnvironment(Environment):
         async with AsyncExitStack() as stack:
             await self._open(stack, tasks, config.models)
             self._executor = await stack.enter_async_context(
-                open_executor(config, self._models.clients, self._sandbox, own)
+                open_executor(config, self._models.clients, self._sandbox, own, self._pool)
             )
             self._rollouts = self.rollouts_by(
                 self._executor,
@@ -377,7 +377,7 @@ class WorkflowEnvironment(Environment):
         config, isolation = self.config, self._isolation
         weaker = [f"WEAKER ISOLATION than required: {isolation}"]
         about = {
-            "executor": ", ".join(config.executor_models),
+            "executor": config.executor_name,
             "judge": config.judge_names[0],
             "isolation": str(isolation),
             "warnings": [] if isolation.sufficient else weaker,
@@ -389,7 +389,7 @@ class WorkflowEnvironment(Environment):
     def introduction(self) -> Sequence[str]:
         config = self.config
         lines = [
-            f"executor  {', '.join(config.executor_models)}    judge  {config.judge_names[0]}",
+            f"executor  {config.executor_name}    judge  {config.judge_names[0]}",
             f"sandbox   {self._isolation}",
         ]
         if config.reward.has_terms:

@@ -101,10 +101,13 @@ def make_pool(config: Config) -> ModelPool | None:
 
 
 def open_executor(
-    config: Config, clients: Mapping[str, ChatClient], sandbox: Sandbox, own: WorkflowSection
+    config: Config,
+    clients: Mapping[str, ChatClient],
+    sandbox: Sandbox,
+    own: WorkflowSection,
+    pool: ModelPool | None,
 ) -> Executor:
     """Return the executor of a run, not yet entered, with the model or models that it asks."""
-    pool = make_pool(config)
     if pool is None:
         return Executor(clients[config.aflow_executor_model], sandbox, own, config.executor)
     models = {name: clients[name].as_role(f"executor/{name}") for name in config.executor.models}
