@@ -373,7 +373,7 @@ class Config(Section):
 
     @property
     def executor_name(self) -> str:
-        """The names of the operators' models, as one text."""
+        """Their names, joined."""
         return ", ".join(self.executor_models)
 
     @property
