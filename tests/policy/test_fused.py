@@ -13,6 +13,7 @@ from transformers.models.qwen2 import modeling_qwen2 as theirs
 from flowright.config.grpo import GrpoSection
 from flowright.grpo.selfcheck import check_sampler
 from flowright.policy import fused
+from flowright.policy.lora import cast_once
 from flowright.policy.model import Policy, recomputing
 from flowright.policy.prefix.attention import merged
 from flowright.policy.prefix.tree import chunks
@@ -85,7 +86,7 @@ def test_rounding_is_that_of_transformers(dtype: torch.dtype) -> None:
     rotated = theirs.apply_rotary_pos_emb(heads, heads, *angles)[0]
     wanted = (x + y, module(x + y), module(x), torch.nn.functional.silu(gate) * up, rotated)
     found = (
-        *fused._normed(module, x, y),
+        *fused._normed(module, (x, y)),
         fused._norm(module, x),
         fused._SwiGlu.apply(gate, up),
         fused._Rotate.apply(product, bias, *angles),
@@ -96,6 +97,10 @@ def test_rounding_is_that_of_transformers(dtype: torch.dtype) -> None:
     for one, other in zip(grads_of(found, inputs), grads_of(wanted, inputs), strict=True):
         rtol = 1e-4 if dtype == torch.float32 else 2**-6
         torch.testing.assert_close(one, other, rtol=rtol, atol=rtol * float(other.abs().max()))
+
+
+def is_fused(policy: Policy) -> bool:
+    return any(hasattr(module, "joints") for module in policy.model.modules())
 
 
 def learned(policy: Policy, sharing: bool) -> list[Tensor]:
@@ -115,7 +120,7 @@ def test_layers_learn_the_same(architecture: str, sharing: bool) -> None:
     policy = tiny_policy(architecture)
     other = deepcopy(policy)
     fused.fuse(other.causal_lm.model)
-    assert hasattr(other.causal_lm.model.layers[0], "joints")
+    assert is_fused(other)
     with other.reference(), policy.reference(), torch.no_grad():
         ids = torch.arange(5, 20)[None]
         torch.testing.assert_close(other.causal_lm(ids).logits, policy.causal_lm(ids).logits)
@@ -137,7 +142,7 @@ def test_the_sampler_draws_what_it_learns(architecture: str, dtype: str) -> None
 def test_a_family_that_is_not_known_stays_as_it_is() -> None:
     policy = tiny_policy("granite")
     fused.fuse(policy.causal_lm.model)
-    assert not any(hasattr(module, "joints") for module in policy.model.modules())
+    assert not is_fused(policy)
 
 
 @pytest.mark.usefixtures("uncompiled")
@@ -152,3 +157,20 @@ def test_checkpointed_layers_are_recomputed(fuse: bool) -> None:
     with recomputing(policy):
         decoder(torch.arange(5, 20)[None], use_cache=False).last_hidden_state.sum().backward()
     assert len(runs) == 2
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_decoding_multiplies_by_the_weights_of_layers_of_one_input_at_once() -> None:
+    policy = tiny_policy(dtype="bfloat16")
+    x = draw(1, 6, 16)
+    fused.fuse(policy.causal_lm.model)
+    for layer in policy.causal_lm.model.layers:
+        for joint in layer.joints:
+            with torch.no_grad():
+                apart = [out for out, _ in joint(x)]
+                with cast_once(policy.model):
+                    assert joint.halves[2] is not None
+                    at_once = [out for out, _ in joint(x)]
+            weights = [module.get_base_layer().weight for module in joint._layers]
+            assert torch.equal(joint._cast()[2], torch.cat(weights))
+            torch.testing.assert_close(at_once, apart, rtol=2**-6, atol=2**-6)

@@ -133,6 +133,7 @@ def fuse(decoder: Any) -> None:
         # By the class, whose forward transformers wraps where layers are recomputed.
         own = {"forward": _decoder_layer, "plain_forward": kind.forward}
         layer.__class__ = type(kind.__name__, (kind,), own)
+    torch.cuda.empty_cache()  # of the weights as they lay before
     decoder.norm.forward = partial(_norm, decoder.norm)
     try:
         compiled(swiglu)(decoder.norm.weight, decoder.norm.weight)
@@ -143,12 +144,18 @@ def fuse(decoder: Any) -> None:
         ) from error
 
 
-def _normed(norm: Any, x: Tensor, y: Tensor | None = None) -> tuple[Tensor, Tensor]:
+Hidden = Tensor | tuple[Tensor, Tensor]
+"""Hidden states, or two whose sum they are."""
+
+
+def _normed(norm: Any, hidden: Hidden) -> tuple[Tensor, Tensor]:
+    """Return the hidden states and their norm."""
+    x, y = hidden if isinstance(hidden, tuple) else (hidden, None)
     return _SumNorm.apply(x, y, norm.weight, norm.variance_epsilon)
 
 
-def _norm(norm: Any, x: Tensor) -> Tensor:
-    return _normed(norm, x)[1]
+def _norm(norm: Any, hidden: Hidden) -> Tensor:
+    return _normed(norm, hidden)[1]
 
 
 def _sum(x: Tensor, bias: Tensor | None) -> Tensor:
@@ -158,12 +165,13 @@ def _sum(x: Tensor, bias: Tensor | None) -> Tensor:
 
 def _decoder_layer(
     layer: Any,
-    hidden_states: Tensor,
+    hidden_states: Hidden,
     attention_mask: Tensor | None = None,
     position_embeddings: Any = None,
     **named: Any,
-) -> Tensor:
-    """Compute a layer as its own ``forward``, which is called where there is a cache."""
+) -> Hidden:
+    """Compute a layer as its own ``forward``, which is called where there is a cache. Without
+    gradients the next norm computes the last sum; with them a recomputed layer would keep both."""
     if any(named.get(key) is not None for key in ("cache", "past_key_values")):
         named |= {"position_embeddings": position_embeddings}
         return layer.plain_forward(hidden_states, attention_mask, **named)
@@ -181,6 +189,7 @@ def _decoder_layer(
     how = {"scaling": at.scaling, "sliding_window": getattr(at, "sliding_window", None), **named}
     out, _ = attend(at, *turned, v, attention_mask, dropout=0.0, **how)
     out = at.o_proj(out.flatten(-2).contiguous())
-    x, inner = _normed(layer.post_attention_layernorm, x, out)
+    x, inner = _normed(layer.post_attention_layernorm, (x, out))
     gate, up = (part if bias is None else part + bias for part, bias in gate_up(inner))
-    return x + layer.mlp.down_proj(_SwiGlu.apply(gate, up))
+    out = layer.mlp.down_proj(_SwiGlu.apply(gate, up))
+    return x + out if torch.is_grad_enabled() else (x, out)

@@ -138,15 +138,21 @@ def _parts(low: Tensor, bs: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 class Joint:
-    """Layers of one input: a product with all their A, and one gradient of the input. ``halves``:
-    all A [ranks, in] and, on a diagonal, all B [out, ranks], while they do not train."""
+    """Layers of one input: a product with all their A, and one gradient of the input. ``halves``,
+    while they do not train: all A [ranks, in]; on a diagonal, all B [out, ranks]; and all weights
+    of the bases [out, in], which lie one behind the other in memory, unless they are in 4 bits."""
 
-    halves: tuple[Tensor, Tensor] | None = None
+    halves: tuple[Tensor, Tensor, Tensor | None] | None = None
 
     def __init__(self, *layers: Any) -> None:
         self._layers, self._has_adapters = layers, all(isinstance(m, LoraLinear) for m in layers)
         for layer in layers if self._has_adapters else ():
             layer.joint = self
+        own = [layer.get_base_layer() for layer in layers if self._has_adapters]
+        if own and not any(isinstance(m, PackedLinear) for m in own):
+            whole = torch.cat([m.weight.data for m in own])
+            for m, part in zip(own, whole.split([m.out_features for m in own]), strict=True):
+                m.weight.data = part
 
     def __call__(self, x: Tensor) -> list[tuple[Tensor, Tensor | None]]:
         """Return each layer's output and the bias that is still to be added."""
@@ -163,16 +169,25 @@ class Joint:
             a, dtype = torch.cat(all_a), layers[0].base_dtype
             outs = _Adapted.apply(x, bases, a.to(dtype), scale, *(b.to(dtype) for b in all_b))
         else:
-            rows, (a, b) = x.flatten(0, -2), self.halves
-            outs = (_scaled(rows @ a.T, scale) @ b.T).split([m.out_features for m in own], dim=1)
-            for out, (weight, state, _) in zip(outs, bases, strict=True):
-                out.addmm_(rows, unpacked(weight, state).T)
+            rows, (a, b, whole) = x.flatten(0, -2), self.halves
+            out = _scaled(rows @ a.T, scale) @ b.T
+            outs = out.split([m.out_features for m in own], dim=1)
+            if whole is not None:
+                out.addmm_(rows, whole.T)
+            else:
+                for out, (weight, state, _) in zip(outs, bases, strict=True):
+                    out.addmm_(rows, unpacked(weight, state).T)
             outs = [out.unflatten(0, x.shape[:-1]) for out in outs]
         return [(out, m.bias) for out, m in zip(outs, own, strict=True)]
 
-    def _cast(self) -> tuple[Tensor, Tensor]:
+    def _cast(self) -> tuple[Tensor, Tensor, Tensor | None]:
         all_a, all_b = zip(*(layer._cast() for layer in self._layers), strict=True)
-        return torch.cat(all_a), torch.block_diag(*all_b)
+        weights = [layer.get_base_layer().weight.data for layer in self._layers]
+        size, (first, *_) = sum(weight.nbytes for weight in weights), weights
+        is_joined = all(weight.untyped_storage().nbytes() == size for weight in weights)
+        shape = sum(map(len, weights)), first.shape[-1]
+        whole = first.as_strided(shape, first.stride()) if is_joined else None
+        return torch.cat(all_a), torch.block_diag(*all_b), whole
 
 
 def _scaled(x: Tensor, s: float) -> Tensor:
@@ -184,7 +199,7 @@ def cast_once(model: torch.nn.Module) -> Iterator[None]:
     """Keep the adapters' weights as they are now, in their bases' precision: decoding would cast
     all of them for each token. What is trained meanwhile is not seen."""
     adapted = [module for module in model.modules() if isinstance(module, LoraLinear)]
-    layers = {module.joint or module for module in adapted}
+    layers: set[Any] = {module.joint or module for module in adapted}
     try:
         with torch.no_grad():
             for layer in layers:
