@@ -1,5 +1,7 @@
 """Models that programs choose from: what is dealt, what a name means, what a call costs."""
 
+import random
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict
@@ -16,11 +18,13 @@ from flowright.config.workflow import ExecutorSection, RewardSection, WorkflowSe
 from flowright.core.errors import Blame, ConfigError, FailureError, Reason
 from flowright.environments.registry import make_config
 from flowright.environments.rollout import reward_of
+from flowright.environments.workflow.demonstrations import MIXED, with_models
 from flowright.environments.workflow.display import WorkflowDisplay
 from flowright.environments.workflow.servers import make_pool
 from flowright.llm.chat import ChatReply
 from flowright.llm.wire import decode_reply
 from flowright.workflows.executor import Executor
+from flowright.workflows.grammar import SHAPES
 from flowright.workflows.operators import OPERATORS
 from flowright.workflows.pool import ModelPool, add_model_parameter
 from flowright.workflows.prompt import build_messages
@@ -28,10 +32,15 @@ from flowright.workflows.registry import Operators
 
 NAMES = ("small", "large", "other")
 NOTES = {"small": "cheap", "large": "", "other": ""}
+PRICES = {
+    "small": PriceSection(input=0.1, output=0.4),
+    "large": PriceSection(input=2, output=8),
+    "other": None,
+}
 
 
 def pool(**settings: Any) -> ModelPool:
-    return ModelPool(ExecutorSection(models=NAMES, **settings), NOTES)
+    return ModelPool(ExecutorSection(models=NAMES, **settings), NOTES, prices=PRICES)
 
 
 @asynccontextmanager
@@ -94,7 +103,8 @@ async def test_numbers_stand_for_names() -> None:
         execution = await made.execute(workflow, task("qa"), "0/1/0/0")
     assert execution.answer == "small other"
     shown = build_messages(task("qa"), dealt=pool(names="index").deal("x"))[0].content
-    assert "- 1\n- 2\n- 3\n" in shown and "cheap" not in shown
+    assert "- 1 (0.1 in, 0.4 out): cheap\n- 2 (2 in, 8 out)\n- 3\n" in shown
+    assert "other" not in shown[shown.index("## Models") :].split("## Language")[0]
 
 
 def test_a_shuffled_pool_deals_each_problem_a_part_of_it_and_the_same_again() -> None:
@@ -107,11 +117,26 @@ def test_a_shuffled_pool_deals_each_problem_a_part_of_it_and_the_same_again() ->
 
 def test_the_prompt_names_the_models_and_the_operators_take_one() -> None:
     full = build_messages(task("qa"), dealt=pool().deal("x"))[0].content
-    assert "- small: cheap\n- large\n- other\n" in full
+    assert "in price (per million tokens).\n\n- small (0.1 in, 0.4 out): cheap\n" in full
     assert "answer(problem: str, model: str = '')" in full
     compact = build_messages(task("qa"), "compact", dealt=pool().deal("x"))[0].content
-    assert "model=small|large|other" in compact
+    assert "model=small x1: cheap|large x20|other" in compact
+    unpriced = ModelPool(ExecutorSection(models=NAMES), NOTES | {"small": "two\nlines"}).deal("x")
+    assert (
+        "model=small: two lines|large|other\n"
+        in build_messages(task("qa"), "compact", dealt=unpriced)[0].content
+    )
     assert "model" not in build_messages(task("qa"), "compact")[0].content
+
+
+def test_demonstrations_name_several_models_in_some_programs() -> None:
+    rng, dealt = random.Random(0), pool().deal("x")
+    program = SHAPES["answer_review_revise"].program()
+    named = [re.findall(r'model="(\w+)"', with_models(program, dealt, rng)) for _ in range(400)]
+    assert {len(names) for names in named} == {3}
+    assert {name for names in named for name in names} == {*NAMES}
+    mixed = sum(len({*names}) > 1 for names in named) / len(named)
+    assert mixed == pytest.approx(MIXED * 8 / 9, abs=0.07), "three draws of three agree in a ninth"
 
 
 def test_money_is_counted_by_the_million_and_cached_tokens_apart() -> None:

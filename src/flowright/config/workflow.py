@@ -89,7 +89,7 @@ class ExecutorSection(Section):
     models: tuple[str, ...] = ()
     """Models that programs choose from by `model=`, the default first."""
     names: Literal["name", "index"] = "name"
-    """Numbers without notes stand for names with `index`."""
+    """Numbers stand for names with `index`."""
     shuffle: bool = False
     """Deal each problem two or more of them in random order."""
 

@@ -8,7 +8,7 @@ are in none, but for those that end a workflow: these stand behind any shape.
 import ast
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
@@ -220,11 +220,9 @@ def with_endings(program: str, endings: Sequence[str]) -> str:
 _RETURN = "\n    return "
 
 
-def name_model(program: str, label: str) -> str:
-    """Return a program that names this model in all its calls; as it is for an empty label."""
-    if not label:
-        return program
-    argument, lines = f', model="{label}"', program.split("\n")
+def name_models(program: str, draw: Callable[[], str]) -> str:
+    """Return a program that names in each of its calls the model that ``draw`` returns for it."""
+    lines = program.split("\n")
     calls = [
         node
         for node in nodes(parse(program))
@@ -233,6 +231,7 @@ def name_model(program: str, label: str) -> str:
     ]
     for node in sorted(calls, key=lambda n: (n.end_lineno or 0, n.end_col_offset or 0))[::-1]:
         number, column = (node.end_lineno or 1) - 1, (node.end_col_offset or 1) - 1
+        argument = f', model="{draw()}"'
         lines[number] = lines[number][:column] + argument + lines[number][column:]
     return "\n".join(lines)
 

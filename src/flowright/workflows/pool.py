@@ -6,8 +6,9 @@ A name that is not dealt to the problem is the program's mistake, and fails its 
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from flowright.config.llm import PriceSection
 from flowright.config.workflow import ExecutorSection
 from flowright.core.errors import ConfigError, FailureError, Reason
 from flowright.workflows.registry import Operators, Parameter, ValueType
@@ -24,15 +25,22 @@ class PoolModel:
     label: str
     name: str
     note: str = ""
+    price: PriceSection | None = None
+
+    @property
+    def described(self) -> str:
+        """The note on one line, behind a colon; empty without one."""
+        return f": {' '.join(self.note.split())}" if self.note else ""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelPool:
-    """The models of ``section.models``, with ``notes`` by name."""
+    """The models of ``section.models``, with ``notes`` and ``prices`` by name."""
 
     section: ExecutorSection
     notes: Mapping[str, str]
     seed: int = 0
+    prices: Mapping[str, PriceSection | None] = field(default_factory=dict)
 
     def deal(self, task_id: str) -> tuple[PoolModel, ...]:
         """Return the models of a problem, in the order in which its prompt has them: the same each
@@ -41,9 +49,11 @@ class ModelPool:
         if self.section.shuffle:
             rng = random.Random(f"{self.seed}/pool/{task_id}")
             names = rng.sample(names, rng.randint(2, len(names)))
-        if self.section.names == "index":
-            return tuple(PoolModel(str(n), name) for n, name in enumerate(names, start=1))
-        return tuple(PoolModel(name, name, self.notes[name]) for name in names)
+        numbered = self.section.names == "index"
+        return tuple(
+            PoolModel(str(n) if numbered else name, name, self.notes[name], self.prices.get(name))
+            for n, name in enumerate(names, start=1)
+        )
 
     @property
     def fixed_labels(self) -> tuple[str, ...]:
@@ -75,11 +85,26 @@ def add_model_parameter(operators: Operators) -> Operators:
 
 
 def models_text(dealt: Sequence[PoolModel]) -> str:
-    """Return a prompt's section about the models."""
-    lines = [f"- {one.label}{f': {one.note}' * bool(one.note)}" for one in dealt]
+    """Return the full prompt's section about the models."""
+    lines = [f"- {one.label}{_per_million(one.price)}{one.described}" for one in dealt]
     return (
         "\n## Models\n\nAn operator that calls a model takes its name as `model=`, a string; "
-        "the first is the default. They differ in what they can do and in price.\n\n"
+        "the first is the default. They differ in what they can do and in price"
+        f"{' (per million tokens)' * any(one.price for one in dealt)}.\n\n"
         + "\n".join(lines)
         + "\n"
     )
+
+
+def _per_million(price: PriceSection | None) -> str:
+    return "" if price is None else f" ({price.input:g} in, {price.output:g} out)"
+
+
+def short_models(dealt: Sequence[PoolModel]) -> str:
+    """Return the compact prompt's part about the models: their prices as multiples of the lowest,
+    for a token in and one out, to two digits."""
+    priced = {one.label: one.price.of(1, 1) for one in dealt if one.price is not None}
+    least = min(filter(None, priced.values()), default=1.0)
+    times = {label: f" x{float(f'{each / least:.2g}'):g}" for label, each in priced.items()}
+    each = [f"{one.label}{times.get(one.label, '')}{one.described}" for one in dealt]
+    return f" model={'|'.join(each)}"

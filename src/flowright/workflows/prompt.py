@@ -11,7 +11,7 @@ from flowright.data.task import Problem
 from flowright.llm.chat import Message
 from flowright.llm.control_tokens import fenced, fill
 from flowright.workflows.operators import OPERATORS
-from flowright.workflows.pool import PoolModel, add_model_parameter, models_text
+from flowright.workflows.pool import PoolModel, add_model_parameter, models_text, short_models
 from flowright.workflows.reference import long_docs, short_docs
 
 Form = Literal["full", "compact"]
@@ -33,7 +33,7 @@ def build_messages(
     operators = OPERATORS.with_modules(limits.operators)
     if form == "compact":  # what a token costs here is paid in every step
         start = fill(_COMPACT, operators=short_docs(operators))
-        start += f" model={'|'.join(one.label for one in dealt)}" if dealt else ""
+        start += short_models(dealt) if dealt else ""
         return [Message("user", f"{start}{turns}\n\n{task.problem}")]
     operators = add_model_parameter(operators) if dealt else operators
     system = fill(

@@ -12,7 +12,7 @@ from flowright.workflows.grammar import (
     branches,
     branching_workflows,
     fixed_workflows,
-    name_model,
+    name_models,
 )
 from flowright.workflows.registry import Operators
 from flowright.workflows.source import Workflow, read_workflow
@@ -27,7 +27,7 @@ def built_in_baselines(labels: Sequence[str] = ()) -> list[Baseline]:
     return [
         Baseline(
             f"fixed: {name}{f', {label}' * bool(label)}",
-            name_model(program, label),
+            name_models(program, lambda label=label: label) if label else program,
             name in _SHOWN,
             branches(program),
         )

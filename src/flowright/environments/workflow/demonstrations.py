@@ -13,7 +13,9 @@ from flowright.environments.workflow.trials import SUBMIT, Trial, edit_between, 
 from flowright.llm.chat import Message
 from flowright.sandbox import TestReport, TestResult
 from flowright.workflows.context import Budget
+from flowright.workflows.grammar import name_models
 from flowright.workflows.operators import OPERATORS, VOTE
+from flowright.workflows.pool import PoolModel
 from flowright.workflows.source import read_workflow, source_in
 from flowright.workflows.trace import Execution, OperatorCall
 
@@ -27,6 +29,16 @@ def expected_calls(program: str) -> list[str]:
     """Return the operators that a program of the grammar calls, those of a comprehension as often
     as its range has it."""
     return [name for name, times in _CALL.findall(program) for _ in range(int(times or 1))]
+
+
+MIXED = 0.25
+"""Share of the programs whose calls each name a model of their own; the others name one."""
+
+
+def with_models(program: str, dealt: Sequence[PoolModel], rng: random.Random) -> str:
+    """Return a program whose calls name models of ``dealt``, drawn uniformly."""
+    one, is_mixed = rng.choice(dealt).label, rng.random() < MIXED
+    return name_models(program, lambda: rng.choice(dealt).label if is_mixed else one)
 
 
 def later_turn(

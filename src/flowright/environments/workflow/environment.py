@@ -33,7 +33,11 @@ from flowright.environments.workflow.baselines import (
     read_workflow_files,
 )
 from flowright.environments.workflow.config import ProgramSection, WorkflowConfig
-from flowright.environments.workflow.demonstrations import expected_calls, later_turn
+from flowright.environments.workflow.demonstrations import (
+    expected_calls,
+    later_turn,
+    with_models,
+)
 from flowright.environments.workflow.display import DISPLAY
 from flowright.environments.workflow.reward import (
     WorkflowRollouts,
@@ -65,7 +69,6 @@ from flowright.simulation.large_models import OpenModels, open_models
 from flowright.workflows.executor import Executor
 from flowright.workflows.grammar import (
     draw_program,
-    name_model,
     random_weights,
     self_consistency,
 )
@@ -291,14 +294,10 @@ class WorkflowEnvironment(Environment):
             task = rng.choice(some)
             turns = rng.randrange(1, own.turns) if number % 2 and own.turns > 1 else 0
             dealt = self._dealt(task)
-            programs = [
-                head
-                + name_model(
-                    draw_program(task.kind, rng, endings, weights),
-                    rng.choice(dealt).label if dealt else "",
-                )
-                for _ in range(turns + completions)
-            ]
+            programs = []
+            for _ in range(turns + completions):
+                program = draw_program(task.kind, rng, endings, weights)
+                programs.append(head + (with_models(program, dealt, rng) if dealt else program))
             messages = build_messages(task, "compact", own, turns_text(own, "compact"), dealt)
             earlier, later = programs[:turns], programs[turns:]
             drawn.append(

@@ -97,7 +97,8 @@ def make_pool(config: Config) -> ModelPool | None:
     if not played and config.judge.model is None and config.judge_model == SIMULATED:
         raise ConfigError("executor.models: name judge.model, which is no part of the pool")
     notes = {name: known[name].note for name in names}
-    return ModelPool(config.executor, notes, config.seed)
+    prices = {name: known[name].price for name in names}
+    return ModelPool(config.executor, notes, config.seed, prices)
 
 
 def open_executor(
