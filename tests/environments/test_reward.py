@@ -92,6 +92,19 @@ def test_costs_by_hand() -> None:
     assert rewards[4].parts == pytest.approx({"validity": 0, "correctness": 1, "cost": -0.15})
 
 
+def test_a_budget_is_free_by_hand() -> None:
+    """w = 0.2 and a budget of 200: 100 and 150 pay nothing, 400 pays 0.2 * 200 / 400. A budget of
+    50 is below the cheapest right answer, which then pays nothing; one of 500 is above all."""
+    right = group(1.0, 1.0, 1.0, 0.0)
+
+    def values(budget: float) -> list[float | None]:
+        return [r.value for r in with_cost(right, [100, 150, 400, 999], PAID, budget)]
+
+    assert values(200.0) == pytest.approx([1.0, 1.0, 0.9, 0.0])
+    assert values(50.0) == pytest.approx([1.0, 0.975, 0.85, 0.0])
+    assert values(500.0) == [1.0, 1.0, 1.0, 0.0]
+
+
 def test_no_weight_no_part() -> None:
     rewards = group(1.0, 0.0, None)
     assert with_cost(rewards, [1, 2, 3], RewardSection()) == rewards

@@ -17,12 +17,14 @@ from flowright.config.llm import PriceSection
 from flowright.config.workflow import ExecutorSection, RewardSection, WorkflowSection
 from flowright.core.errors import Blame, ConfigError, FailureError, Reason
 from flowright.environments.registry import make_config
-from flowright.environments.rollout import reward_of
+from flowright.environments.rollout import UNSCORED, Rollout, Spent, reward_of
 from flowright.environments.workflow.demonstrations import MIXED, with_models
 from flowright.environments.workflow.display import WorkflowDisplay
+from flowright.environments.workflow.environment import WorkflowEnvironment
 from flowright.environments.workflow.servers import make_pool
 from flowright.llm.chat import ChatReply
 from flowright.llm.wire import decode_reply
+from flowright.policy.sampling import Sample
 from flowright.workflows.executor import Executor
 from flowright.workflows.grammar import SHAPES
 from flowright.workflows.operators import OPERATORS
@@ -127,6 +129,33 @@ def test_the_prompt_names_the_models_and_the_operators_take_one() -> None:
         in build_messages(task("qa"), "compact", dealt=unpriced)[0].content
     )
     assert "model" not in build_messages(task("qa"), "compact")[0].content
+
+
+def test_each_problem_has_one_of_the_budgets_and_its_prompt_names_it() -> None:
+    section = RewardSection(cost_weight=0.2, budget=(300, 2000))
+    settings = {"reward": section, "seed": 3}
+    environment = WorkflowEnvironment(make_config(**settings))
+    tasks = [task("qa", id=str(n)) for n in range(40)]
+    budgets = [section.budget_of(one.id, 3) for one in tasks]
+    assert {*budgets} == {300, 2000}
+    for one, budget in zip(tasks, budgets, strict=True):
+        shown = environment.messages(one)[0].content
+        assert f"than many.\n- Spend at most {budget:g} tokens: the further" in shown
+    spent = [
+        Rollout(one, Sample((), (), "", "stop", 0), UNSCORED, spent=Spent(1, 400, 0.0))
+        for one in tasks
+    ]
+    kept = environment.budget_metrics(spent)["budget/kept"]
+    assert kept == pytest.approx(budgets.count(2000) / len(tasks))
+    compact = build_messages(tasks[0], "compact", dealt=pool().deal("x"), budget=0.0012)
+    assert "other budget=0.0012\n" in compact[0].content
+    full = build_messages(tasks[0], dealt=pool().deal("x"), budget=0.0012)
+    assert "at most 0.0012 in the money of the prices above" in full[0].content
+    assert RewardSection().budget_of("x", 0) is None
+    with pytest.raises(ValidationError, match="counts by cost_weight"):
+        RewardSection(budget=(1.0,))
+    with pytest.raises(ValidationError, match="a canvas's prompt names none"):
+        make_config(**settings, environment="canvas")
 
 
 def test_demonstrations_name_several_models_in_some_programs() -> None:

@@ -1,6 +1,7 @@
 """The keys of `workflow`, `executor`, `reward`, `sandbox`: how workflows run, what they earn."""
 
-from typing import Any, Literal
+import random
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -22,6 +23,9 @@ class RewardSection(TermsSection):
     """Answer judged right."""
     cost_weight: float = Field(default=0.0, ge=0, le=0.5)
     """Weight of the tokens spent, among right answers of a group."""
+    budget: tuple[Annotated[float, Field(gt=0)], ...] = ()
+    """Money of an attempt (tokens without `executor.models`) that is free of cost and that prompts
+    name. Of several, each problem has one."""
 
     @model_validator(mode="before")
     @classmethod
@@ -36,6 +40,16 @@ class RewardSection(TermsSection):
         if self.cost_weight and not self.judge_weight:
             raise ValueError("cost_weight: ranks answers judged right; judge_weight: 0 judges none")
         return self
+
+    @model_validator(mode="after")
+    def _check_budget_has_cost(self) -> "RewardSection":
+        if self.budget and not self.cost_weight:
+            raise ValueError("budget: what is above it counts by cost_weight; set it above 0")
+        return self
+
+    def budget_of(self, task_id: str, seed: int) -> float | None:
+        """Return the budget of a problem, the same each time; None without budgets."""
+        return random.Random(f"{seed}/budget/{task_id}").choice(self.budget or (None,))
 
     @model_validator(mode="after")
     def _check_order(self) -> "RewardSection":

@@ -105,7 +105,10 @@ def reward_of(failure: Failure | None, verdict: Verdict | None, section: RewardS
 
 
 def with_cost(
-    rewards: Sequence[Reward], spent: Sequence[float], section: RewardSection
+    rewards: Sequence[Reward],
+    spent: Sequence[float],
+    section: RewardSection,
+    budget: float | None = None,
 ) -> list[Reward]:
     """The rewards of one group with the cost part, which ranks only the answers judged right.
 
@@ -114,6 +117,7 @@ def with_cost(
     right answers and w is ``section.cost_weight`` <= 0.5: the cheapest right answer pays nothing,
     and the dearest stays above a wrong one by at least half the distance. All others pay nothing.
     ``spent`` of samples that are not right is not read. With w = 0 the rewards come back unchanged.
+    A ``budget`` above ``t_min`` takes its place, and what is below it pays nothing.
     """
     if len(rewards) != len(spent):
         raise ValueError(f"{len(rewards)} rewards with {len(spent)} costs")
@@ -121,13 +125,13 @@ def with_cost(
         return list(rewards)
     right = [reward.value == section.right for reward in rewards]
     paid = [cost for cost, counts in zip(spent, right, strict=True) if counts]
-    least, most = min(paid, default=0), max(paid, default=0)
+    least, most = max(min(paid, default=0), budget or 0), max(paid, default=0)
     scale = section.cost_weight * (section.right - section.wrong)
 
     def costed(reward: Reward, own: float, is_right: bool) -> Reward:
         if reward.value is None:
             return reward
-        cost = scale * (least - own) / most if is_right and most > 0 else 0.0
+        cost = scale * min(0, least - own) / most if is_right and most > 0 else 0.0
         return Reward(reward.value + cost, {**reward.parts, "cost": cost})
 
     return [costed(*each) for each in zip(rewards, spent, right, strict=True)]
@@ -207,6 +211,9 @@ class Spent:
     tokens: int
     seconds: float
     money: float = 0.0
+
+    def cost(self, in_money: bool) -> float:
+        return self.money if in_money else self.tokens
 
 
 @dataclass(frozen=True, slots=True)

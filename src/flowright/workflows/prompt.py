@@ -23,10 +23,12 @@ def build_messages(
     limits: WorkflowSection | None = None,
     turns: str = "",
     dealt: Sequence[PoolModel] = (),
+    budget: float | None = None,
 ) -> list[Message]:
     """The prompt for a task, before the chat template: what a workflow under ``limits`` can call
-    and spend. ``turns``: a section about later turns; ``dealt``: the models to choose from. The
-    problem is in the last message, alone with a line or two, so that
+    and spend. ``turns``: a section about later turns; ``dealt``: the models to choose from;
+    ``budget``: what an attempt may cost, in money where there are such, else in tokens. The problem
+    is in the last message, alone with a line or two, so that
     :func:`~flowright.policy.sampling.render` can cut it. Raises ConfigError where
     ``workflow.operators`` cannot be had."""
     limits = limits or WorkflowSection()
@@ -34,8 +36,10 @@ def build_messages(
     if form == "compact":  # what a token costs here is paid in every step
         start = fill(_COMPACT, operators=short_docs(operators))
         start += short_models(dealt) if dealt else ""
+        start += f" budget={budget:g}" if budget else ""
         return [Message("user", f"{start}{turns}\n\n{task.problem}")]
     operators = add_model_parameter(operators) if dealt else operators
+    unit = "in the money of the prices above" if dealt else "tokens"
     system = fill(
         _FULL,
         turns=turns,
@@ -44,12 +48,16 @@ def build_messages(
         calls=str(limits.max_llm_calls),
         tokens=str(limits.max_tokens),
         checks=str(limits.max_checks),
+        budget=fill(_BUDGET, budget=f"{budget:g}", unit=unit) if budget else "",
         examples="\n\n".join(fenced(program, "python") for program in _EXAMPLES),
     )
     return [Message("system", system), Message("user", f"Problem:\n\n{task.problem}\n\n{_ASK}")]
 
 
 _COMPACT = "Write async def workflow(problem) with {operators}."
+
+_BUDGET = """
+- Spend at most {budget} {unit}: the further a right answer is above it, the less it earns."""
 
 _ASK = "Write the workflow for this problem."
 
@@ -97,7 +105,7 @@ Rules:
 - Do not name a variable like an operator: `answer = await answer(problem)` fails.
 - Write `await` before every call of an operator, or gather the calls.
 - At most {calls} calls of the model and {tokens} tokens in all, and {checks} runs of code; what \
-exceeds them fails. Few calls that suit the problem are better than many.
+exceeds them fails. Few calls that suit the problem are better than many.{budget}
 - A program that cannot be read or that crashes earns less than a wrong answer.
 
 ## Examples

@@ -29,6 +29,8 @@ class CanvasSection(ProgramSection):
         super().check(config)
         if config.executor.models:
             raise ValueError("executor.models: a canvas chooses no models; leave them out")
+        if config.reward.budget:
+            raise ValueError("reward.budget: a canvas's prompt names none; leave it out")
         if self.reward == "flowsteer" and (config.reward.cost_weight or config.reward.has_terms):
             raise ValueError(
                 "canvas.reward: flowsteer is a whole formula; leave reward.cost_weight, terms and "

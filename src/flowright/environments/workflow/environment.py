@@ -74,7 +74,7 @@ from flowright.workflows.grammar import (
 )
 from flowright.workflows.operators import OPERATORS
 from flowright.workflows.pool import ModelPool, PoolModel, add_model_parameter
-from flowright.workflows.prompt import build_messages
+from flowright.workflows.prompt import Form, build_messages
 from flowright.workflows.registry import Operators
 from flowright.workflows.source import read_workflow
 
@@ -138,10 +138,15 @@ class WorkflowEnvironment(Environment):
         return load_problems(name, "test")
 
     def messages(self, task: Task) -> list[Message]:
+        return self._messages(task, self.config.policy.prompt)
+
+    def _messages(self, task: Task, form: Form) -> list[Message]:
         assert isinstance(task, Problem)
-        own = self.config.own(WorkflowConfig)
-        form = self.config.policy.prompt
-        return build_messages(task, form, own, turns_text(own, form), self._dealt(task))
+        own, dealt = self.config.own(WorkflowConfig), self._dealt(task)
+        return build_messages(task, form, own, turns_text(own, form), dealt, self._budget(task))
+
+    def _budget(self, task: Task) -> float | None:
+        return self.config.reward.budget_of(task.id, self.config.seed)
 
     @property
     def max_turns(self) -> int:
@@ -169,6 +174,7 @@ class WorkflowEnvironment(Environment):
                 self._judge.terms,
                 own if isinstance(own, WorkflowConfig) else None,
                 in_money=bool(config.executor.models),
+                seed=config.seed,
             )
             yield
 
@@ -227,7 +233,14 @@ class WorkflowEnvironment(Environment):
         return await self._rollouts.rollout(groups)
 
     def summarise(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
-        return workflow_metrics(rollouts) | self.status().metrics()
+        metrics = workflow_metrics(rollouts) | self.budget_metrics(rollouts)
+        return metrics | self.status().metrics()
+
+    def budget_metrics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        """Return the share of attempts that cost no more than ``reward.budget``."""
+        in_money = bool(self.config.executor.models)
+        pairs = [(r.spent.cost(in_money), self._budget(r.task)) for r in rollouts if r.spent]
+        return means({"budget/kept": [cost <= most for cost, most in pairs if most is not None]})
 
     def mix(self, rollouts: Sequence[Rollout]) -> dict[str, dict[str, float]]:
         return operator_mix(rollouts)
@@ -298,7 +311,7 @@ class WorkflowEnvironment(Environment):
             for _ in range(turns + completions):
                 program = draw_program(task.kind, rng, endings, weights)
                 programs.append(head + (with_models(program, dealt, rng) if dealt else program))
-            messages = build_messages(task, "compact", own, turns_text(own, "compact"), dealt)
+            messages = self._messages(task, "compact")
             earlier, later = programs[:turns], programs[turns:]
             drawn.append(
                 later_turn(messages, task, earlier, later, own, rng)

@@ -112,7 +112,7 @@ class WorkflowRollouts:
     """Rolls out workflows, for one event loop. ``trust``: what becomes of a judge that is found
     out. ``ranking`` judges whole groups in place of ``judge``; ``terms`` are those of ``rewards``.
     In an attempt of several turns the judge is asked about the submitted program alone.
-    ``in_money``: costs are money and not tokens."""
+    ``in_money``: costs are money and not tokens; ``seed``: of the problems' budgets."""
 
     def __init__(
         self,
@@ -125,6 +125,7 @@ class WorkflowRollouts:
         terms: RewardTerms | None = None,
         own: WorkflowConfig | None = None,
         in_money: bool = False,
+        seed: int = 0,
     ) -> None:
         self._own = own or WorkflowConfig()
         self._runner = TrialRunner(executor, sandbox, self._own)
@@ -135,6 +136,7 @@ class WorkflowRollouts:
         self._ranking = ranking
         self._terms = terms
         self._in_money = in_money
+        self._seed = seed
 
     async def respond(self, episode: Episode) -> Observation | None:
         return await self._runner.respond(episode)
@@ -249,8 +251,9 @@ class WorkflowRollouts:
 
     def _costed(self, group: list[Rollout]) -> list[Rollout]:
         spent = [r.spent or Spent(0, 0, 0.0) for r in group]
-        costs = [each.money if self._in_money else each.tokens for each in spent]
-        rewards = with_cost([r.reward for r in group], costs, self._rewards)
+        costs = [each.cost(self._in_money) for each in spent]
+        budget = self._rewards.budget_of(group[0].task.id, self._seed) if group else None
+        rewards = with_cost([r.reward for r in group], costs, self._rewards, budget)
         return [rollout.rewarded(reward) for rollout, reward in zip(group, rewards, strict=True)]
 
 
