@@ -101,8 +101,10 @@ def evaluate(
     out: Path = Path("outputs/evaluation"),
     overwrite: bool = False,
     papers: bool = False,
+    writer: str | None = None,
 ) -> int:
-    """Evaluate checkpoints beside the environment's baselines; leaves rows.jsonl, evaluation.json
+    """Evaluate checkpoints, and a model of ``llm.file`` as the ``writer`` of workflows, beside the
+    environment's baselines; leaves rows.jsonl, evaluation.json
     and a plot in ``out``. What an earlier call with the same configuration, checkpoints and
     problems has measured there is taken from it; another's is refused, or replaced with
     ``overwrite``. ``papers`` prints the table of AFlow's, ScoreFlow's and FlowSteer's papers with
@@ -123,7 +125,7 @@ def evaluate(
                 )
             say(console, f"checkpoint {line}")
 
-    with open_evaluation(config, checkpoints, data, out, overwrite) as evaluation:
+    with open_evaluation(config, checkpoints, data, out, overwrite, writer) as evaluation:
         if evaluation.ledger.complete:
             done = out / "evaluation.json"
             say(console, f"already measured: {done}; --overwrite measures again")

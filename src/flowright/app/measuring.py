@@ -23,12 +23,13 @@ from flowright.app.preflight_checks import (
 from flowright.config.loading import load_entries
 from flowright.config.root import Config
 from flowright.core.command_line import say
-from flowright.core.errors import RunError
+from flowright.core.errors import ConfigError, RunError
 from flowright.core.files import check_writable, disk_errors, write_json, write_text
 from flowright.data.loading import provenance_of
 from flowright.data.mixture import Mixture, tasks_hash
 from flowright.data.task import Task
 from flowright.environments.base import Environment, TaskSets, make_environment
+from flowright.environments.workflow.servers import make_pool
 from flowright.evaluation.ledger import Ledger
 from flowright.evaluation.papers import models_of, paper_table
 from flowright.policy.base_models import model_id
@@ -51,6 +52,8 @@ class Evaluation:
     checkpoints: Sequence[Path]
     problems_hash: str
     ledger: Ledger
+    writer: str | None = None
+    """Model of ``llm.file`` that is measured as a policy, too."""
 
 
 def selection_of(tasks: TaskSets, config: Config) -> Sequence[Task]:
@@ -75,7 +78,12 @@ def kept_as(checkpoints: Sequence[Path]) -> dict[Path, int]:
 
 @contextmanager
 def open_evaluation(
-    config: Config, checkpoints: Sequence[Path], data: Path | None, out: Path, overwrite: bool
+    config: Config,
+    checkpoints: Sequence[Path],
+    data: Path | None,
+    out: Path,
+    overwrite: bool,
+    writer: str | None = None,
 ) -> Iterator[Evaluation]:
     """Check and open an evaluation. Raises UserError with a line for each problem, and then nothing
     was written."""
@@ -90,13 +98,15 @@ def open_evaluation(
         lambda: check_text(config),
         lambda: sets.append(load_tasks(environment, batches=False)),
         lambda: read.extend(_read(environment, data)),
+        lambda: _check_writer(config, writer),
         environment.all_baselines,
     )
     tasks, size = sets[0], config.evaluation.final_problems
     problems = Mixture(read or tasks.val, config.seed).distinct(size)
     val = Mixture(tasks.val, config.seed)
     selection = val.distinct(size) if data else selection_of(tasks, config)
-    entries = load_entries(config.llm.file, config.models, config.simulated)
+    names = config.models if writer is None else {*config.models, writer}
+    entries = load_entries(config.llm.file, names, config.simulated)
     about = {
         "config": json.loads(config.model_dump_json(exclude=NOT_MEASURED)),
         "models": {name: entry.model_name for name, entry in entries.items()},
@@ -107,6 +117,8 @@ def open_evaluation(
         "problems": tasks_hash(problems),
         "selection": tasks_hash(selection),
     }
+    if writer is not None:
+        about["writer"] = writer
     if Path(config.strategy_model).is_dir():
         about["base"] = model_id(config.strategy_model)
     if (template := config.policy.chat_template) is not None:
@@ -124,9 +136,24 @@ def open_evaluation(
             checkpoints,
             about["problems"],
             ledger,
+            writer,
         )
     finally:
         ledger.close()
+
+
+def _check_writer(config: Config, name: str | None) -> None:
+    """Raise ConfigError for a model that cannot be measured as a policy."""
+    if name is None:
+        return
+    if config.environment != "workflow":
+        raise ConfigError(f"--policy: writes workflows, and environment is {config.environment}")
+    if config.simulated.played([name]):
+        raise ConfigError(f"--policy: {name} is simulated and writes no workflows; name a real one")
+    entry = load_entries(config.llm.file, {name})[name]
+    pool = make_pool(config)
+    if entry.price is None and pool is not None and any(pool.prices.values()):
+        raise ConfigError(f"--policy: {name} has no price, and the pool's models have; give it one")
 
 
 def show_papers(evaluation: Evaluation, data: Path | None, console: Console) -> None:

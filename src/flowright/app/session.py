@@ -3,8 +3,8 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, nullcontext
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -55,6 +55,7 @@ from flowright.evaluation.perplexity import (
 )
 from flowright.evaluation.probe import probe
 from flowright.evaluation.trained_judge import calibrate_run
+from flowright.evaluation.writer import ChatWriter
 from flowright.grpo.checkpoint import Saves, load_weights
 from flowright.grpo.episodes import Player
 from flowright.grpo.fixed_data import FixedData, FixedDataValidation
@@ -67,6 +68,7 @@ from flowright.grpo.selfcheck import check_adapter, check_sampler, check_sharing
 from flowright.grpo.step_record import added
 from flowright.grpo.teacher import Teacher, open_teacher
 from flowright.grpo.trainer import Trainer
+from flowright.llm.client import ChatClient
 from flowright.llm.counters import Counters, metrics_since
 from flowright.policy.head import ScalarHead
 from flowright.policy.model import Policy, choose_device
@@ -74,6 +76,7 @@ from flowright.policy.model_thread import on_model_thread
 from flowright.policy.sampling import Sampler, TokenTexts, fitting
 from flowright.runs.directory import RunDirectory
 from flowright.runs.run_files import EVALUATION, VALIDATION, read_config, saved_checkpoints
+from flowright.simulation.large_models import open_models
 
 
 async def run_training(start: Start, console: Console, ranks: Ranks) -> int:
@@ -385,12 +388,17 @@ async def run_evaluation(evaluation: Evaluation, console: Console) -> Comparison
             return await kept.row(name, sampler, some, samples=samples, text=read)
 
         policies: dict[str, Measure] = {UNTRAINED: partial(measure, UNTRAINED, None)}
+        askers: list[Sampler | ChatWriter] = [after, before]
+        if (model := evaluation.writer) is not None:
+            client = await opened.enter_async_context(_open_writer(config, model))
+            number, name = max(steps.values(), default=0) + 1, f"untrained {model}"
+            writer = ChatWriter(environment, client, config, partial(keep, number))
+            policies[name] = partial(writer.row, name, samples=samples)
+            askers.append(writer)
         for path in evaluation.checkpoints:
             name = TRAINED if len(evaluation.checkpoints) == 1 else f"{TRAINED}: {path}"
             policies[name] = partial(measure, name, path)
-        async with show_outages(
-            partial(_counters, environment, after, before), partial(say, console)
-        ):
+        async with show_outages(partial(_counters, environment, *askers), partial(say, console)):
             return await run_comparison(
                 config,
                 environment,
@@ -404,7 +412,17 @@ async def run_evaluation(evaluation: Evaluation, console: Console) -> Comparison
             )
 
 
-def _counters(environment: Environment, *askers: Sampler | Teacher) -> list[Counters]:
+@asynccontextmanager
+async def _open_writer(config: Config, name: str) -> AsyncIterator[ChatClient]:
+    """Open the client of a model that writes workflows. Raises UserError where its servers cannot
+    be used."""
+    async with open_models({name}, config.llm, config.simulated, None, ()) as models:
+        if lines := await models.check():
+            raise UserError(*lines)
+        yield models.clients[name].as_role("policy")
+
+
+def _counters(environment: Environment, *askers: Sampler | Teacher | ChatWriter) -> list[Counters]:
     """Return the counters of all requests to servers."""
     return [*environment.counters(), *(c for asker in askers for c in asker.counters)]
 

@@ -47,6 +47,7 @@ def add_evaluate_options(parser: argparse.ArgumentParser) -> None:
     add_config_options(parser)
     add.path(parser, "--checkpoint", "a checkpoint, or a run for its best one; may be repeated",
              action="append", default=[])  # fmt: skip
+    add.text(parser, "--policy", "a model of llm.file that writes the workflows, too", "NAME")
     add.path(parser, "--data", "a task file to measure on; the best fixed workflow is then chosen "
              "on val_dataset")  # fmt: skip
     add.path(parser, "--out", "a folder; the same command resumes what it holds (default: "
@@ -64,6 +65,7 @@ def evaluate(options: argparse.Namespace) -> int:
 
     flowright evaluate --config quickstart --checkpoint RUN/checkpoints/step_000056
     flowright evaluate --config FILE --checkpoint RUN --suite flowsteer12
+    flowright evaluate --config FILE --policy gpt-5
     """
     from flowright.app import launch
     from flowright.environments.registry import load_config
@@ -77,7 +79,8 @@ def evaluate(options: argparse.Namespace) -> int:
         data, papers = fetch_suite(options.suite), True
         overrides = [f"evaluation.final_problems={enough_for_all(data)}", *overrides]
     config = load_config(options.config, overrides)
-    return launch.evaluate(config, options.checkpoint, data, options.out, options.overwrite, papers)
+    out, overwrite, writer = options.out, options.overwrite, options.policy
+    return launch.evaluate(config, options.checkpoint, data, out, overwrite, papers, writer)
 
 
 def add_warm_start_options(parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,109 @@
+"""A chat model in the policy's place (``flowright evaluate --policy NAME``): untrained, it reads
+the full prompt and writes the workflows. Its calls, tokens and money are part of an attempt's."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from flowright.config.root import Config
+from flowright.core.batch_calls import all_of
+from flowright.core.errors import Blame, boundary
+from flowright.data.task import Task
+from flowright.environments.base import Environment, make_environment
+from flowright.environments.episode import Episode, StopReason, Turn
+from flowright.environments.rollout import Spent
+from flowright.evaluation.evaluator import Keep, TableRow, make_row, rollout_all
+from flowright.llm.chat import LENGTH_STOPS, ChatRequest, RequestRefused
+from flowright.llm.client import ChatClient
+from flowright.llm.counters import Counters
+from flowright.policy.sampling import Sample
+
+
+@dataclass(frozen=True, slots=True)
+class ChatWriter:
+    """Measures the model of ``client`` in an open ``environment``. The limits of replies are those
+    of its entry in ``llm.file``, the temperature is that of evaluations."""
+
+    environment: Environment
+    client: ChatClient
+    config: Config
+    keep: Keep | None = None
+
+    @property
+    def counters(self) -> Sequence[Counters]:
+        return (self.client.counters,)
+
+    async def row(self, name: str, tasks: Sequence[Task], samples: int | None = None) -> TableRow:
+        """Return the model's row, with ``samples`` attempts a problem (None: as while training)."""
+        policy = self.config.policy.model_copy(update={"prompt": "full"})
+        shown = make_environment(self.config.model_copy(update={"policy": policy}))
+        key = f"{self.config.seed}/evaluation/{self.client.name}"
+        count = samples or self.config.evaluation.samples
+        empty = [Episode(task, f"{key}/{task.id}/{n}", ()) for task in tasks for n in range(count)]
+        played = iter(await all_of(self._played(shown, episode) for episode in empty))
+        groups = [[next(played) for _ in range(count)] for _ in tasks]
+        done = await rollout_all(self.environment, [[one for one, _ in some] for some in groups])
+        rollouts = [
+            [replace(r, spent=_sum(r.spent, own)) for r, (_, own) in zip(some, group, strict=True)]
+            for some, group in zip(done, groups, strict=True)
+        ]
+        if self.keep is not None:
+            self.keep(key, rollouts)
+        return make_row(name, "policy", rollouts, self.environment)
+
+    async def _played(self, shown: Environment, episode: Episode) -> tuple[Episode, Spent]:
+        """Play an attempt with the prompt of ``shown``; return it and what its replies cost. A
+        refusal of what stands behind the model's own turns ends it as an overflow: the model's
+        fault, unlike other failures of its server."""
+        prompt, spent = shown.messages(episode.task), Spent(0, 0, 0.0)
+        stop: StopReason | None = None
+        while stop is None:
+            turns, reply = episode.turns, None
+            request = ChatRequest(
+                [*prompt, *episode.messages()],
+                temperature=self.config.evaluation.temperature,
+                seed=random.Random(f"{episode.key}/{len(turns)}").getrandbits(31),
+            )
+            with boundary("policy") as caught:
+                try:
+                    reply = await self.client.chat(request)
+                except RequestRefused:
+                    if not turns:
+                        raise
+                    stop = "overflow"
+            if caught.failure is not None:
+                turns = turns or (Turn((), Sample((), (), "", "stop", -1)),)
+                episode, stop = replace(episode, turns=turns, failure=caught.failure), "failed"
+            elif reply is not None:
+                used = reply.usage
+                spent = _sum(spent, Spent(used.calls, used.tokens, reply.seconds, used.money))
+                finish = "length" if reply.finish_reason in LENGTH_STOPS else "stop"
+                turn = Turn((), Sample((), (), reply.text, finish, -1))
+                episode, stop = await self._answered(replace(episode, turns=(*turns, turn)))
+        return replace(episode, stop=stop), spent
+
+    async def _answered(self, episode: Episode) -> tuple[Episode, StopReason | None]:
+        """Return an episode with the environment's answer to its newest turn, and why it ends."""
+        most = self.environment.max_turns
+        if most == 1:
+            return episode, "done"
+        seen = None
+        with boundary("environment") as caught:
+            seen = await self.environment.answer_in_time(episode)
+        if caught.failure is not None and caught.failure.blame is Blame.INFRASTRUCTURE:
+            return replace(episode, failure=caught.failure), "failed"
+        if seen is None:
+            return episode, "done"
+        turns = (*episode.turns[:-1], replace(episode.turns[-1], observation=seen))
+        return replace(episode, turns=turns), "max_turns" if len(turns) >= most else None
+
+
+def _sum(one: Spent | None, other: Spent) -> Spent:
+    if one is None:
+        return other
+    return Spent(
+        one.calls + other.calls,
+        one.tokens + other.tokens,
+        one.seconds + other.seconds,
+        one.money + other.money,
+    )
