@@ -13,11 +13,13 @@ import yaml
 from pydantic import ValidationError
 from workflow_doubles import ScriptedModel, ScriptedSandbox, said, task
 
+from flowright.app.replaying import _models
 from flowright.config.llm import PriceSection
 from flowright.config.workflow import ExecutorSection, RewardSection, WorkflowSection
 from flowright.core.errors import Blame, ConfigError, FailureError, Reason
 from flowright.environments.registry import make_config
 from flowright.environments.rollout import UNSCORED, Rollout, Spent, reward_of
+from flowright.environments.workflow.baselines import cascade_baselines
 from flowright.environments.workflow.demonstrations import MIXED, with_models
 from flowright.environments.workflow.display import WorkflowDisplay
 from flowright.environments.workflow.environment import WorkflowEnvironment
@@ -25,8 +27,9 @@ from flowright.environments.workflow.servers import make_pool
 from flowright.llm.chat import ChatReply
 from flowright.llm.wire import decode_reply
 from flowright.policy.sampling import Sample
+from flowright.sandbox import TestReport, TestResult
 from flowright.workflows.executor import Executor
-from flowright.workflows.grammar import SHAPES
+from flowright.workflows.grammar import SHAPES, cascade
 from flowright.workflows.operators import OPERATORS
 from flowright.workflows.pool import ModelPool, add_model_parameter
 from flowright.workflows.prompt import build_messages
@@ -75,6 +78,49 @@ async def test_a_call_asks_the_model_that_it_names() -> None:
     assert execution.answer == "small large", "the first one is the default"
     assert [call.model for call in execution.trace] == ["small", "large"]
     assert execution.trace[1].arguments["model"] == "large"
+
+
+@pytest.mark.parametrize(
+    ("replies", "answer", "asked"),
+    [
+        ({"small": ["7", "7"]}, "7", ["small", "small"]),
+        ({"small": ["7", "8"], "large": ["9"]}, "9", ["small", "small", "large"]),
+    ],
+)
+async def test_a_cascade_goes_on_where_two_answers_differ(
+    replies: dict[str, list[str]], answer: str, asked: list[str]
+) -> None:
+    left = {name: iter(some) for name, some in replies.items()}
+    models = {
+        name: ScriptedModel(lambda request, name=name: said(f"Answer: {next(left[name])}"))
+        for name in NAMES
+    }
+    priced = pool()
+    assert priced.by_price == ("small", "large") and pool(shuffle=True).by_price == ()
+    (baseline,) = cascade_baselines(priced.by_price)
+    assert cascade_baselines(("small",)) == []
+    async with executor(models, priced) as made:
+        workflow = await made.validate(baseline.completion)
+        execution = await made.execute(workflow, task("math"), "0/1/0/0")
+    assert (execution.failure, execution.answer) == (None, answer)
+    assert [call.model for call in execution.trace] == asked
+    shown = _models(asdict(execution))
+    assert shown.startswith("answer small, answer small"), "a replay names the models of calls"
+
+
+@pytest.mark.parametrize("passed", [True, False])
+async def test_a_cascade_goes_on_where_tests_fail(passed: bool) -> None:
+    report = TestReport(passed, (TestResult("assert add(1, 2) == 3", passed, ""),), "ok")
+    models = {
+        name: ScriptedModel(f"```python\ndef add(a, b):\n    return '{name}'\n```")
+        for name in NAMES
+    }
+    limits, priced = WorkflowSection(workers=1), pool()
+    sandbox = ScriptedSandbox(reports=[report])
+    async with Executor(models, sandbox, limits, priced.section, priced) as made:
+        workflow = await made.validate(cascade(priced.by_price))
+        execution = await made.execute(workflow, task("code"), "0/1/0/0")
+    assert execution.answer is not None and ("small" if passed else "large") in execution.answer
 
 
 async def test_a_model_that_was_not_dealt_fails_the_program() -> None:

@@ -236,6 +236,30 @@ def name_models(program: str, draw: Callable[[], str]) -> str:
     return "\n".join(lines)
 
 
+def cascade(labels: Sequence[str]) -> str:
+    """Return a program that goes through models, the first one first: to the next where tests fail
+    or two answers differ. The last one is believed."""
+    *before, last = labels
+    return _CASCADE.format(before=", ".join(f'"{label}"' for label in before), last=last)
+
+
+_CASCADE = """\
+async def workflow(problem):
+    for name in [{before}]:
+        if entry_point:
+            code = await write_code(problem, model=name)
+            outcome = await test(code, model=name)
+            if outcome["passed"]:
+                return code
+        else:
+            results = await asyncio.gather(*[answer(problem, model=name) for _ in range(2)])
+            if " ".join(results[0].split()) == " ".join(results[1].split()):
+                return results[0]
+    if entry_point:
+        return await write_code(problem, model="{last}")
+    return await answer(problem, model="{last}")"""
+
+
 def fixed_workflows(kind: Kind | None = None) -> dict[str, str]:
     """One canonical program per shape, by name; of the shapes that apply to ``kind``, if given."""
     names = SHAPES if kind is None else shapes_for(kind)

@@ -60,6 +60,13 @@ class ModelPool:
         """The labels that mean the same model for every problem; none where models are shuffled."""
         return () if self.section.shuffle else tuple(one.label for one in self.deal(""))
 
+    @property
+    def by_price(self) -> tuple[str, ...]:
+        """The fixed labels, the cheapest first; none without prices."""
+        prices = {one.label: one.price for one in self.deal("")}
+        known = {label: price.of(1, 1) for label, price in prices.items() if price is not None}
+        return tuple(sorted((x for x in self.fixed_labels if x in known), key=known.__getitem__))
+
     def chosen(self, task_id: str, label: str, operator: str) -> str:
         """Return the name of the model that a call means. Raises BAD_ARGUMENT for one that is not
         dealt."""

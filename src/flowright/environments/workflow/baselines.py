@@ -11,6 +11,7 @@ from flowright.workflows.checker import ProgramChecker
 from flowright.workflows.grammar import (
     branches,
     branching_workflows,
+    cascade,
     fixed_workflows,
     name_models,
 )
@@ -34,6 +35,13 @@ def built_in_baselines(labels: Sequence[str] = ()) -> list[Baseline]:
         for name, program in programs.items()
         for label in labels or ("",)
     ]
+
+
+def cascade_baselines(labels: Sequence[str]) -> list[Baseline]:
+    """Return the cascade from the first of the models to the last; none for fewer than two."""
+    if len(labels) < 2:
+        return []
+    return [Baseline("fixed: cascade", cascade(labels), shown=True, branches=True)]
 
 
 def read_workflow_files(paths: Sequence[Path], operators: Operators) -> list[Baseline]:

@@ -29,6 +29,7 @@ from flowright.environments.episode import Episode, Observation
 from flowright.environments.rollout import Rollout, means, outcome_metrics
 from flowright.environments.workflow.baselines import (
     built_in_baselines,
+    cascade_baselines,
     check_workflow_files,
     read_workflow_files,
 )
@@ -266,7 +267,9 @@ class WorkflowEnvironment(Environment):
 
     def baselines(self) -> Sequence[Baseline]:
         pool = self._pool
-        return built_in_baselines(() if pool is None else pool.fixed_labels)
+        if pool is None:
+            return built_in_baselines()
+        return [*built_in_baselines(pool.fixed_labels), *cascade_baselines(pool.by_price)]
 
     def read_baselines(self, paths: Sequence[Path]) -> Sequence[Baseline]:
         return read_workflow_files(paths, self._operators())
