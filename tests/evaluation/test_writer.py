@@ -42,11 +42,11 @@ def choose(seen: Seen) -> Step:
 
 
 async def measured(
-    turns: int, choose: Any, tasks: Sequence[Any] = TASKS
-) -> tuple[list[Seen], Any, list[list[Rollout]]]:
-    kept: list[list[Rollout]] = []
+    turns: int, choose: Any, tasks: Sequence[Any] = TASKS, settings: Any = POOL
+) -> tuple[list[Seen], Any, list[Sequence[Rollout]]]:
+    kept: list[Sequence[Rollout]] = []
     config = make_config(
-        **POOL, workflow={"turns": turns, "workers": 1}, policy={"prompt": "compact"}
+        **settings, workflow={"turns": turns, "workers": 1}, policy={"prompt": "compact"}
     )
     environment = WorkflowEnvironment(config)
     async with StandIn(choose=choose) as server, environment.open(tasks):
@@ -54,7 +54,7 @@ async def measured(
             base_url=server.url, model_name="m", price=PriceSection(input=1, output=3)
         )
         client = ChatClient("strong", entry, LlmSection(attempts=1))
-        writer = ChatWriter(environment, client, config, lambda key, some: kept.extend(some))
+        writer = ChatWriter(environment, client, lambda key, some: kept.extend(some))
         row = await writer.row("untrained strong", tasks, samples=2)
         await client.aclose()
         return server.seen, row, kept
@@ -88,6 +88,12 @@ async def test_what_its_own_turns_bring_about_is_its_fault() -> None:
     _, row, ((first, _),) = await measured(2, refuses_later, TASKS[:1])
     assert first.stop == "overflow" and first.reward.value is not None
     assert row.kinds["all"].unscored == 0
+
+
+async def test_its_money_counts_only_where_the_models_of_its_programs_have_prices() -> None:
+    program = good("async def workflow(problem):\n    return await answer(problem)")
+    _, row, ((first, _),) = await measured(1, lambda seen: program, TASKS[:1], {})
+    assert first.failure is None and row.costs[0] > 18 and row.money == ()
 
 
 def test_a_model_that_cannot_write_is_refused(tmp_path: Path) -> None:

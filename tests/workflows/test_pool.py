@@ -13,7 +13,7 @@ import yaml
 from pydantic import ValidationError
 from workflow_doubles import ScriptedModel, ScriptedSandbox, said, task
 
-from flowright.app.replaying import _models
+from flowright.app.replaying import called_models
 from flowright.config.llm import PriceSection
 from flowright.config.workflow import ExecutorSection, RewardSection, WorkflowSection
 from flowright.core.errors import Blame, ConfigError, FailureError, Reason
@@ -104,7 +104,7 @@ async def test_a_cascade_goes_on_where_two_answers_differ(
         execution = await made.execute(workflow, task("math"), "0/1/0/0")
     assert (execution.failure, execution.answer) == (None, answer)
     assert [call.model for call in execution.trace] == asked
-    shown = _models(asdict(execution))
+    shown = called_models(asdict(execution))
     assert shown.startswith("answer small, answer small"), "a replay names the models of calls"
 
 

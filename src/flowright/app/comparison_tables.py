@@ -89,12 +89,17 @@ def _both(cell: Score) -> str:
     return f"{format_value(gold, '{:.0f}'.format)}/{format_value(judge, '{:.0f}'.format)}"
 
 
+_MOST_SHOWN = 4
+"""Baselines with a column of their own by dataset; a pool's are too many for a terminal."""
+
+
 def source_table(comparison: Comparison) -> Table:
     """Render gold accuracy and the judge's by dataset, with the rows of the table as columns."""
     rows = [row for row in comparison.rows if row.group == "policy"]
     single = best.choice["all"] if (best := comparison.best(BEST)) else ""
     fixed = [row for row in comparison.rows if row.group == "baseline"]
-    rows += [row for row in fixed if row.shown or row.name == single]
+    few = sum(row.shown for row in fixed) <= _MOST_SHOWN
+    rows += [row for row in fixed if (few and row.shown) or row.name == single]
     title = "By dataset, gold / judge in percent"
     shown = Table(title=title, box=None, padding=(0, 1, 0, 0))
     for head in ("", *map(_name, rows)):
@@ -145,7 +150,9 @@ def findings(comparison: Comparison) -> list[str]:
 def _money_lines(found: AtMoney, comparison: Comparison) -> list[str]:
     """Describe baselines at the policy's money, and the policy's lead over them."""
     parts = [
-        f"{share:.0%} {', '.join(sorted({*choice.values()}))}" for share, choice in found.mixture
+        f"{share:.0%} {' or '.join(sorted({*choice.values()}))}"
+        for share, choice in found.mixture
+        if share
     ]
     against = [d for d in comparison.differences if d.against == found.name]
     lead = against[-1] if against else None

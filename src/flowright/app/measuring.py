@@ -29,7 +29,7 @@ from flowright.data.loading import provenance_of
 from flowright.data.mixture import Mixture, tasks_hash
 from flowright.data.task import Task
 from flowright.environments.base import Environment, TaskSets, make_environment
-from flowright.environments.workflow.servers import make_pool
+from flowright.environments.workflow.environment import WorkflowEnvironment
 from flowright.evaluation.ledger import Ledger
 from flowright.evaluation.papers import models_of, paper_table
 from flowright.policy.base_models import model_id
@@ -98,7 +98,7 @@ def open_evaluation(
         lambda: check_text(config),
         lambda: sets.append(load_tasks(environment, batches=False)),
         lambda: read.extend(_read(environment, data)),
-        lambda: _check_writer(config, writer),
+        lambda: _check_writer(environment, writer),
         environment.all_baselines,
     )
     tasks, size = sets[0], config.evaluation.final_problems
@@ -142,17 +142,17 @@ def open_evaluation(
         ledger.close()
 
 
-def _check_writer(config: Config, name: str | None) -> None:
+def _check_writer(environment: Environment, name: str | None) -> None:
     """Raise ConfigError for a model that cannot be measured as a policy."""
     if name is None:
         return
-    if config.environment != "workflow":
+    config = environment.config
+    if type(environment) is not WorkflowEnvironment:
         raise ConfigError(f"--policy: writes workflows, and environment is {config.environment}")
     if config.simulated.played([name]):
         raise ConfigError(f"--policy: {name} is simulated and writes no workflows; name a real one")
     entry = load_entries(config.llm.file, {name})[name]
-    pool = make_pool(config)
-    if entry.price is None and pool is not None and any(pool.prices.values()):
+    if entry.price is None and environment.counts_money:
         raise ConfigError(f"--policy: {name} has no price, and the pool's models have; give it one")
 
 

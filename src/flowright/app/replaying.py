@@ -238,13 +238,13 @@ def _cells(record: Record) -> dict[str, str]:
         "gold": attempt.gold,
         "reward": format_value(attempt.reward, "{:.3f}".format),
         "calls": format_value(attempt.calls, "{:,}".format),
-        "models": _short(_models(execution)),
+        "models": _short(called_models(execution)),
         "tokens": format_value(attempt.llm_tokens, "{:,}".format),
         "time": format_value(attempt.seconds, duration),
     }
 
 
-def _models(execution: Record) -> str:
+def called_models(execution: Record) -> str:
     """Return the model of each operator call, where programs choose; empty elsewhere."""
     calls = [call for call in execution.get("trace") or () if call.get("model")]
     return ", ".join(f"{call.get('operator')} {call['model']}" for call in calls)

@@ -36,6 +36,7 @@ from flowright.data.task import Task
 from flowright.environments.base import Environment, TaskSets
 from flowright.environments.remote import with_workers
 from flowright.environments.rollout import Rollout
+from flowright.environments.workflow.environment import WorkflowEnvironment
 from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, Measure
 from flowright.evaluation.evaluator import (
     Evaluator,
@@ -390,9 +391,10 @@ async def run_evaluation(evaluation: Evaluation, console: Console) -> Comparison
         policies: dict[str, Measure] = {UNTRAINED: partial(measure, UNTRAINED, None)}
         askers: list[Sampler | ChatWriter] = [after, before]
         if (model := evaluation.writer) is not None:
+            assert isinstance(environment, WorkflowEnvironment)
             client = await opened.enter_async_context(_open_writer(config, model))
             number, name = max(steps.values(), default=0) + 1, f"untrained {model}"
-            writer = ChatWriter(environment, client, config, partial(keep, number))
+            writer = ChatWriter(environment, client, partial(keep, number))
             policies[name] = partial(writer.row, name, samples=samples)
             askers.append(writer)
         for path in evaluation.checkpoints:

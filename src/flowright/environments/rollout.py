@@ -6,7 +6,8 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
+from operator import add
 from typing import TYPE_CHECKING, Any, Literal
 
 from flowright.config.reward import LARGEST_REWARD
@@ -207,10 +208,13 @@ class Spent:
     """Calls and tokens of large models, seconds, and money where they have prices, of an attempt
     without its judging."""
 
-    calls: int
-    tokens: int
-    seconds: float
+    calls: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
     money: float = 0.0
+
+    def __add__(self, other: "Spent") -> "Spent":
+        return Spent(*map(add, astuple(self), astuple(other)))
 
     def cost(self, in_money: bool) -> float:
         return self.money if in_money else self.tokens

@@ -5,13 +5,12 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from flowright.config.root import Config
 from flowright.core.batch_calls import all_of
 from flowright.core.errors import Blame, boundary
 from flowright.data.task import Task
-from flowright.environments.base import Environment, make_environment
 from flowright.environments.episode import Episode, StopReason, Turn
 from flowright.environments.rollout import Spent
+from flowright.environments.workflow.environment import WorkflowEnvironment
 from flowright.evaluation.evaluator import Keep, TableRow, make_row, rollout_all
 from flowright.llm.chat import LENGTH_STOPS, ChatRequest, RequestRefused
 from flowright.llm.client import ChatClient
@@ -24,9 +23,8 @@ class ChatWriter:
     """Measures the model of ``client`` in an open ``environment``. The limits of replies are those
     of its entry in ``llm.file``, the temperature is that of evaluations."""
 
-    environment: Environment
+    environment: WorkflowEnvironment
     client: ChatClient
-    config: Config
     keep: Keep | None = None
 
     @property
@@ -35,33 +33,35 @@ class ChatWriter:
 
     async def row(self, name: str, tasks: Sequence[Task], samples: int | None = None) -> TableRow:
         """Return the model's row, with ``samples`` attempts a problem (None: as while training)."""
-        policy = self.config.policy.model_copy(update={"prompt": "full"})
-        shown = make_environment(self.config.model_copy(update={"policy": policy}))
-        key = f"{self.config.seed}/evaluation/{self.client.name}"
-        count = samples or self.config.evaluation.samples
+        config = self.environment.config
+        key = f"{config.seed}/evaluation/{self.client.name}"
+        count = samples or config.evaluation.samples
         empty = [Episode(task, f"{key}/{task.id}/{n}", ()) for task in tasks for n in range(count)]
-        played = iter(await all_of(self._played(shown, episode) for episode in empty))
-        groups = [[next(played) for _ in range(count)] for _ in tasks]
+        played = await all_of(self._played(episode) for episode in empty)
+        groups = [played[first : first + count] for first in range(0, len(played), count)]
         done = await rollout_all(self.environment, [[one for one, _ in some] for some in groups])
         rollouts = [
-            [replace(r, spent=_sum(r.spent, own)) for r, (_, own) in zip(some, group, strict=True)]
-            for some, group in zip(done, groups, strict=True)
+            [
+                replace(r, spent=(r.spent or Spent()) + own)
+                for r, (_, own) in zip(*pair, strict=True)
+            ]
+            for pair in zip(done, groups, strict=True)
         ]
         if self.keep is not None:
             self.keep(key, rollouts)
         return make_row(name, "policy", rollouts, self.environment)
 
-    async def _played(self, shown: Environment, episode: Episode) -> tuple[Episode, Spent]:
-        """Play an attempt with the prompt of ``shown``; return it and what its replies cost. A
-        refusal of what stands behind the model's own turns ends it as an overflow: the model's
-        fault, unlike other failures of its server."""
-        prompt, spent = shown.messages(episode.task), Spent(0, 0, 0.0)
+    async def _played(self, episode: Episode) -> tuple[Episode, Spent]:
+        """Play an attempt; return it and the cost of its replies. A refusal of what stands behind
+        the model's own turns ends it as an overflow: the model's fault, unlike other failures of
+        its server."""
+        prompt, spent = self.environment.messages_as(episode.task, "full"), Spent()
         stop: StopReason | None = None
         while stop is None:
             turns, reply = episode.turns, None
             request = ChatRequest(
                 [*prompt, *episode.messages()],
-                temperature=self.config.evaluation.temperature,
+                temperature=self.environment.config.evaluation.temperature,
                 seed=random.Random(f"{episode.key}/{len(turns)}").getrandbits(31),
             )
             with boundary("policy") as caught:
@@ -76,7 +76,8 @@ class ChatWriter:
                 episode, stop = replace(episode, turns=turns, failure=caught.failure), "failed"
             elif reply is not None:
                 used = reply.usage
-                spent = _sum(spent, Spent(used.calls, used.tokens, reply.seconds, used.money))
+                money = used.money if self.environment.counts_money else 0.0
+                spent += Spent(used.calls, used.tokens, reply.seconds, money)
                 finish = "length" if reply.finish_reason in LENGTH_STOPS else "stop"
                 turn = Turn((), Sample((), (), reply.text, finish, -1))
                 episode, stop = await self._answered(replace(episode, turns=(*turns, turn)))
@@ -96,14 +97,3 @@ class ChatWriter:
             return episode, "done"
         turns = (*episode.turns[:-1], replace(episode.turns[-1], observation=seen))
         return replace(episode, turns=turns), "max_turns" if len(turns) >= most else None
-
-
-def _sum(one: Spent | None, other: Spent) -> Spent:
-    if one is None:
-        return other
-    return Spent(
-        one.calls + other.calls,
-        one.tokens + other.tokens,
-        one.seconds + other.seconds,
-        one.money + other.money,
-    )

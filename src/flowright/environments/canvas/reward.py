@@ -88,12 +88,8 @@ class CanvasRollouts(WorkflowRollouts):
         known = rollout.details
         assert isinstance(known, WorkflowDetails)
         details = CanvasDetails(known.workflow, known.execution, canvas=canvas, failed=failed)
-        spent = rollout.spent or Spent(0, 0, 0.0)
-        spent = Spent(
-            spent.calls + canvas.calls,
-            spent.tokens + canvas.tokens,
-            spent.seconds + canvas.seconds,
-        )
+        spent = rollout.spent or Spent()
+        spent += Spent(canvas.calls, canvas.tokens, canvas.seconds)
         return replace(rollout, sample=sample, spent=spent, details=details)
 
 

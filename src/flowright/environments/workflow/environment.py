@@ -139,9 +139,10 @@ class WorkflowEnvironment(Environment):
         return load_problems(name, "test")
 
     def messages(self, task: Task) -> list[Message]:
-        return self._messages(task, self.config.policy.prompt)
+        return self.messages_as(task, self.config.policy.prompt)
 
-    def _messages(self, task: Task, form: Form) -> list[Message]:
+    def messages_as(self, task: Task, form: Form) -> list[Message]:
+        """Return the prompt in a form of its own, whatever ``policy.prompt`` is."""
         assert isinstance(task, Problem)
         own, dealt = self.config.own(WorkflowConfig), self._dealt(task)
         return build_messages(task, form, own, turns_text(own, form), dealt, self._budget(task))
@@ -163,7 +164,7 @@ class WorkflowEnvironment(Environment):
         async with AsyncExitStack() as stack:
             await self._open(stack, tasks, config.models)
             self._executor = await stack.enter_async_context(
-                open_executor(config, self._models.clients, self._sandbox, own, self._pool)
+                open_executor(config, self._models.clients, self._sandbox, own, self.pool)
             )
             self._rollouts = self.rollouts_by(
                 self._executor,
@@ -174,17 +175,22 @@ class WorkflowEnvironment(Environment):
                 self._judge.ranking,
                 self._judge.terms,
                 own if isinstance(own, WorkflowConfig) else None,
-                in_money=bool(config.executor.models),
-                seed=config.seed,
+                in_money=self.counts_money,
+                budget=self._budget,
             )
             yield
 
     @cached_property
-    def _pool(self) -> ModelPool | None:
+    def pool(self) -> ModelPool | None:
         return make_pool(self.config)
 
+    @property
+    def counts_money(self) -> bool:
+        """True where programs choose among models with prices."""
+        return self.pool is not None and any(self.pool.prices.values())
+
     def _dealt(self, task: Task) -> Sequence[PoolModel]:
-        return self._pool.deal(task.id) if self._pool is not None else ()
+        return self.pool.deal(task.id) if self.pool is not None else ()
 
     async def _open(
         self, stack: AsyncExitStack, tasks: Sequence[Task], names: Collection[str]
@@ -239,8 +245,8 @@ class WorkflowEnvironment(Environment):
 
     def budget_metrics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Return the share of attempts that cost no more than ``reward.budget``."""
-        in_money = bool(self.config.executor.models)
-        pairs = [(r.spent.cost(in_money), self._budget(r.task)) for r in rollouts if r.spent]
+        money = self.counts_money
+        pairs = [(r.spent.cost(money), self._budget(r.task)) for r in rollouts if r.spent]
         return means({"budget/kept": [cost <= most for cost, most in pairs if most is not None]})
 
     def mix(self, rollouts: Sequence[Rollout]) -> dict[str, dict[str, float]]:
@@ -259,14 +265,14 @@ class WorkflowEnvironment(Environment):
     def _operators(self) -> Operators:
         """The operators that a workflow can call."""
         operators = OPERATORS.with_modules(self.config.own(ProgramSection).operators)
-        return operators if self._pool is None else add_model_parameter(operators)
+        return operators if self.pool is None else add_model_parameter(operators)
 
     def _endings(self) -> list[str]:
         """The operators of ``workflow.operators`` that end a workflow."""
         return [operator.name for operator in self._operators().values() if operator.ends]
 
     def baselines(self) -> Sequence[Baseline]:
-        pool = self._pool
+        pool = self.pool
         if pool is None:
             return built_in_baselines()
         return [*built_in_baselines(pool.fixed_labels), *cascade_baselines(pool.by_price)]
@@ -314,7 +320,7 @@ class WorkflowEnvironment(Environment):
             for _ in range(turns + completions):
                 program = draw_program(task.kind, rng, endings, weights)
                 programs.append(head + (with_models(program, dealt, rng) if dealt else program))
-            messages = self._messages(task, "compact")
+            messages = self.messages_as(task, "compact")
             earlier, later = programs[:turns], programs[turns:]
             drawn.append(
                 later_turn(messages, task, earlier, later, own, rng)

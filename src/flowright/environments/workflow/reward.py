@@ -4,14 +4,14 @@ Where a gold check exists it is computed beside the verdict (law 3); the reward 
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from flowright.config.judge import JudgeSection
 from flowright.config.workflow import RewardSection
 from flowright.core.errors import Failure, FailureError, Reason, boundary
-from flowright.data.task import Problem
+from flowright.data.task import Problem, Task
 from flowright.environments.episode import Episode, Observation
 from flowright.environments.rollout import (
     UNSCORED,
@@ -112,7 +112,7 @@ class WorkflowRollouts:
     """Rolls out workflows, for one event loop. ``trust``: what becomes of a judge that is found
     out. ``ranking`` judges whole groups in place of ``judge``; ``terms`` are those of ``rewards``.
     In an attempt of several turns the judge is asked about the submitted program alone.
-    ``in_money``: costs are money and not tokens; ``seed``: of the problems' budgets."""
+    ``in_money``: costs are money and not tokens; ``budget``: that of a problem."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class WorkflowRollouts:
         terms: RewardTerms | None = None,
         own: WorkflowConfig | None = None,
         in_money: bool = False,
-        seed: int = 0,
+        budget: Callable[[Task], float | None] = lambda _: None,
     ) -> None:
         self._own = own or WorkflowConfig()
         self._runner = TrialRunner(executor, sandbox, self._own)
@@ -136,7 +136,7 @@ class WorkflowRollouts:
         self._ranking = ranking
         self._terms = terms
         self._in_money = in_money
-        self._seed = seed
+        self._budget = budget
 
     async def respond(self, episode: Episode) -> Observation | None:
         return await self._runner.respond(episode)
@@ -250,9 +250,9 @@ class WorkflowRollouts:
         return replace(rollout, verdict=verdict, failure=failure, reward=reward)
 
     def _costed(self, group: list[Rollout]) -> list[Rollout]:
-        spent = [r.spent or Spent(0, 0, 0.0) for r in group]
+        spent = [r.spent or Spent() for r in group]
         costs = [each.cost(self._in_money) for each in spent]
-        budget = self._rewards.budget_of(group[0].task.id, self._seed) if group else None
+        budget = self._budget(group[0].task) if group else None
         rewards = with_cost([r.reward for r in group], costs, self._rewards, budget)
         return [rollout.rewarded(reward) for rollout, reward in zip(group, rewards, strict=True)]
 
