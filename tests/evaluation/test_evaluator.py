@@ -33,6 +33,9 @@ from flowright.evaluation.comparison import (
     BEST_BRANCHING,
     BEST_BY_CLASS,
     BEST_BY_KIND,
+    MIXTURE,
+    NEAREST,
+    ORACLE,
     TRAINED,
     UNTRAINED,
     Comparison,
@@ -402,6 +405,17 @@ class Table(WorkflowEnvironment):
         ]
 
 
+class Priced(Table):
+    """A program costs its length."""
+
+    async def rollout(self, groups: Sequence[Sequence[Episode]]) -> list[list[Rollout]]:
+        done = await super().rollout(groups)
+        return [
+            [replace(r, spent=Spent(money=len(e.sample.text))) for r, e in zip(*pair, strict=True)]
+            for pair in zip(done, groups, strict=True)
+        ]
+
+
 @dataclass
 class Repeater:
     """A sampler whose completions are the prompt's first token, as text."""
@@ -508,6 +522,21 @@ async def test_the_best_baselines_are_chosen_elsewhere_and_drawn_as_often_as_the
     assert kept[0] == (1, "fixed: direct", "fixed/direct", 2 * len(TASKS))
     assert kept[-1][0] == len(tried) + 1, "the vote at equal tokens has the last number"
     assert len(set(environment.keys)) == len(environment.keys), "no draw is taken twice"
+
+
+async def test_priced_baselines_are_routed_by_text_among_those_that_are_measured_anyway():
+    environment = Priced()
+    evaluator = Evaluator(environment, lambda task: Prompt((1,), False), make_config())
+
+    async def policy(tasks: Sequence[Problem]) -> TableRow:
+        return await evaluator.row(TRAINED, Repeater(), tasks)
+
+    elsewhere = [task(i, kind) for i in range(50, 53) for kind in ("math", "code", "qa")]
+    found = await compare(environment, {TRAINED: policy}, TASKS, True, elsewhere)
+    assert [one.name for one in found.at_money] == [MIXTURE, ORACLE, NEAREST]
+    (*_, (_, choice)) = found.at_money[-1].mixture
+    assert [*choice] == [task.id for task in TASKS]
+    assert {*choice.values()} <= {row.name for row in found.rows}
 
 
 async def test_a_prompt_that_was_cut_is_kept_as_the_policy_saw_it():

@@ -6,13 +6,22 @@ from typing import Any
 import pytest
 from workflow_doubles import task
 
-from flowright.app.comparison_tables import findings
+from flowright.app.comparison_tables import comparison_section
+from flowright.core.report import ReportTable
 from flowright.data.task import Kind
 from flowright.environments.registry import make_config
 from flowright.environments.workflow.environment import WorkflowEnvironment
 from flowright.evaluation.comparison import BEST, MIXTURE, ORACLE, summarise
 from flowright.evaluation.evaluator import Score, TableRow
-from flowright.evaluation.money import Point, area, at_money, hull, oracle_points, single_points
+from flowright.evaluation.money import (
+    Point,
+    area,
+    at_money,
+    hull,
+    nearest_points,
+    oracle_points,
+    single_points,
+)
 
 SCORE = Score(4, None, None, None, None, None, None, None, 0.0, 0.0, 0.0, 0.0)
 
@@ -71,6 +80,28 @@ def test_an_oracle_pays_for_what_is_worth_it() -> None:
     assert [p.accuracy for p in single_points([small, large])] == [0.5, pytest.approx(2 / 3)]
 
 
+LANDS = ["Peru", "Chile", "Japan", "India", "Egypt", "Ghana", "Spain", "Italy", "Kenya"]
+
+
+def test_nearest_neighbours_pay_where_problems_of_such_text_were_worth_it() -> None:
+    """Sums are solved by the large baseline alone, capitals by both; no two texts are equal."""
+    sums = [task("math", id=f"s{n}", question=f"What is {n} plus {n * 7}?") for n in range(12)]
+    facts = [
+        task("qa", id=f"f{n}", question=f"Name the capital of {land}.")
+        for n, land in enumerate(LANDS)
+    ]
+    known, asked = [*sums[:9], *facts[:7]], [sums[9], facts[7], sums[10], facts[8]]
+    small = row("small", [0] * 9 + [1] * 7, [1] * 16)
+    large = row("large", [1] * 16, [10] * 16)
+    points = hull(nearest_points([large, small], known, asked))
+    assert [p.choice for p in points] == [
+        {"s9": "small", "f7": "small", "s10": "small", "f8": "small"},
+        {"s9": "large", "f7": "small", "s10": "large", "f8": "small"},
+    ]
+    assert [p.accuracy for p in points] == [7 / 16, 1.0]
+    assert points[1].money == pytest.approx((9 * 10 + 7) / 16), "each without itself"
+
+
 def test_an_area_is_a_mean_accuracy_over_the_range() -> None:
     """By hand: 0 from 0 to 1, 0.4 to 0.8 from 1 to 3 (area 1.2), flat 0.8 from 3 to 5 (1.6)."""
     points = [point("cheap", 1.0, 0.4), point("dear", 3.0, 0.8)]
@@ -94,7 +125,7 @@ def test_an_evaluation_compares_the_policy_with_baselines_at_its_money() -> None
     mixture, oracle = found.at_money
     assert (mixture.name, mixture.money, mixture.gold.value) == (MIXTURE, 5.5, 0.625)
     assert (oracle.name, oracle.money, oracle.gold.value) == (ORACLE, 5.5, 1.0)
-    lines = "\n".join(findings(found))
-    reported = "mixture, same money: 62.5 % at 5.5 an attempt, 62.5 % over all money; trained +12.5"
-    assert reported in lines
-    assert "  50% small; 50% large" in lines
+    (*_, shown) = comparison_section(found).blocks
+    assert isinstance(shown, ReportTable)
+    assert shown.rows[0][:4] == ["mixture", "62.5", "5.5", "+12.5"]
+    assert shown.rows[0][-2:] == ["62.5", "68.8"], "three quarters right from 5.5 to 10"

@@ -12,7 +12,7 @@ from rich.table import Table
 from flowright.app.terminal import stage_progress
 from flowright.config.root import Config
 from flowright.core.command_line import say
-from flowright.core.formatting import format_value, percent, points
+from flowright.core.formatting import format_value
 from flowright.core.report import ReportSection
 from flowright.core.statistics import Estimate
 from flowright.data.task import Task
@@ -23,7 +23,6 @@ from flowright.evaluation.comparison import (
     BEST_BY_KIND,
     TRAINED,
     UNTRAINED,
-    AtMoney,
     Comparison,
     KeepBaseline,
     Measure,
@@ -120,7 +119,6 @@ def findings(comparison: Comparison) -> list[str]:
             for label, name in best.choice.items()
         )
         lines.append(f"{best.name}, chosen on {comparison.chosen_on}: {chosen}")
-    lines += [line for one in comparison.at_money for line in _money_lines(one, comparison)]
     if (closed := comparison.gap_closed) is not None:
         lines.append(_gap_line(closed, comparison.bests[-1].name))
     for row in comparison.rows:
@@ -145,25 +143,6 @@ def findings(comparison: Comparison) -> list[str]:
             calls = "  ".join(f"{what} {mean:.2f}" for what, mean in mix.items())
             lines.append(f"{name.split()[0]:<9} {kind:<4} {calls}")
     return lines
-
-
-def _money_lines(found: AtMoney, comparison: Comparison) -> list[str]:
-    """Describe baselines at the policy's money, and the policy's lead over them."""
-    parts = [
-        f"{share:.0%} {' or '.join(sorted({*choice.values()}))}"
-        for share, choice in found.mixture
-        if share
-    ]
-    against = [d for d in comparison.differences if d.against == found.name]
-    lead = against[-1] if against else None
-    line = (
-        f"{found.name}: {format_value(found.gold.value, percent)} at {found.money:.3g} an attempt, "
-    )
-    line += f"{percent(found.area)} over all money"
-    if lead is not None and lead.value is not None:
-        ends = [points(end) for end in (lead.low, lead.high) if end is not None]
-        line += f"; {lead.policy} {points(lead.value)} ({' to '.join(ends)})"
-    return [line, f"  {'; '.join(parts)}".replace("fixed: ", "").replace("_", " ")]
 
 
 def _gap_line(closed: Estimate, best: str) -> str:

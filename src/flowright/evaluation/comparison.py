@@ -31,6 +31,7 @@ from flowright.evaluation.money import (
     area,
     at_money,
     hull,
+    nearest_points,
     oracle_points,
     shares_at,
     single_points,
@@ -123,7 +124,9 @@ BEST_BY_KIND, BEST_BY_CLASS = "best of each kind", "best of each class"
 """Choices of baselines: one for all problems, or one for each kind or class of problem."""
 
 MIXTURE, ORACLE = "mixture, same money", "oracle, same money"
-"""Baselines that cost what the last policy does: two of them by chance, and by class of problem."""
+NEAREST = "nearest neighbours, same money"
+"""Baselines that cost what the last policy does: two of them by chance, by class of problem, and by
+the problem's text."""
 
 SMALLEST_GAP = 0.01
 """Smallest gap between the untrained policy and the best baselines of which a share is reported."""
@@ -167,13 +170,15 @@ class BestBaselines:
 @dataclass(frozen=True, slots=True)
 class AtMoney:
     """Baselines at the money of the last policy: which, their accuracy, and an attempt's money;
-    ``area``: mean accuracy over the money that baselines cost (:func:`money.area`)."""
+    ``area``: mean accuracy over the money that baselines cost (:func:`money.area`), and
+    ``area_with``: where the policy can be taken, too."""
 
     name: str
     mixture: Mixture
     gold: Estimate
     money: float
     area: float
+    area_with: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +306,10 @@ async def compare(
         measured = [one for one in baselines if one.shown or one.name in chosen]
     for baseline in measured:
         await add("problems", baseline.name, partial(rolled_out, baseline, tasks, samples))
+    if hulls and selections:  # among what is measured anyway
+        names = {row.name for row in rows}
+        some = [row for row in picks if row.name in names]
+        hulls[NEAREST] = hull(nearest_points(some, select_on, tasks))
     if not selections:
         fixed = [row for row in rows if row.group == "baseline"]
         choices = _choices(environment, baselines, tasks, fixed)
@@ -386,9 +395,13 @@ def summarise(
     }
 
     def taken(choice: Mapping[str, str], labels: Sequence[str]) -> list[TableRow]:
-        """Return a choice's row for each problem; the best single one where it has none."""
+        """Return a choice's row for each problem, by its id or its label; the best single one where
+        it has none."""
         single = choices[BEST]["all"]
-        return [known[choice.get("all") or choice.get(label, single)] for label in labels]
+        return [
+            known[choice.get("all") or choice.get(task.id) or choice.get(label, single)]
+            for task, label in zip(tasks, labels, strict=True)
+        ]
 
     for name, choice in choices.items():
         label = environment.problem_class if name == BEST_BY_CLASS else _kind
@@ -411,13 +424,15 @@ def summarise(
             shares = shares_at(spent, fmean(policy.money))
             drawn = _mixed(shares, parts)
             results[name] = ([[one.outcome] for one in drawn], [one.tokens for one in drawn])
+            own, low = single_points([policy])[0], hulls[MIXTURE][0].money
             at_money.append(
                 AtMoney(
                     name,
                     [(share, choice) for share, (_, choice) in zip(shares, mixture, strict=True)],
                     Estimate(*bootstrap(results[name][0])),
                     fmean(one.money for one in drawn),
-                    area(hulls[name], hulls[MIXTURE][0].money, most),
+                    area(hulls[name], low, most),
+                    area(hull([*hulls[name], own]), low, most),
                 )
             )
     names = tuple(task.id for task in tasks)

@@ -2,24 +2,35 @@
 
 A mixture takes one of two baselines for each problem by chance, so that every point on the hull of
 (money, accuracy) can be had (RouterBench, arXiv 2403.12031: its "zero router"). An oracle knows the
-class of a problem and takes the baseline that is worth its money there.
+class of a problem and takes the baseline that is worth its money there; a router by nearest
+neighbours (same paper) takes the one that was worth it on problems of similar text.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
+from zlib import crc32
 
+import numpy as np
+
+from flowright.core.statistics import Array
+from flowright.data.task import Task
 from flowright.evaluation.evaluator import TableRow
 
 WORTHS = tuple(2.0 ** (n / 4) for n in range(-80, 81))
-"""Worths of money in accuracy that an oracle is computed for, over the mean money of a baseline."""
+"""Worths of money in accuracy that choices are made for, over the mean money of a baseline."""
+
+NEIGHBOURS = 10
+"""Known problems that decide for another."""
+_GRAMS = range(2, 5)  # characters
+_BUCKETS = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A choice of a baseline for each class of problem, or for "all", with its mean money and
-    accuracy on the problems that it was made on."""
+    """A choice of a baseline for each class of problem, each problem by its id, or for "all", with
+    its mean money and accuracy on the problems that it was made on."""
 
     choice: Mapping[str, str]
     money: float
@@ -98,7 +109,7 @@ def oracle_points(rows: Sequence[TableRow], classes: Sequence[str]) -> list[Poin
     }
     spent = fmean([money for each in found.values() for money, _ in each.values()])
     points = dict[tuple[str, ...], Point]()
-    for worth in (0.0, *(w / spent for w in WORTHS)) if spent else (0.0,):
+    for worth in _worths(spent):
         choice = {
             name: max(each, key=lambda b: (each[b][1] - worth * each[b][0], -each[b][0]))
             for name, each in found.items()
@@ -107,6 +118,52 @@ def oracle_points(rows: Sequence[TableRow], classes: Sequence[str]) -> list[Poin
         money, accuracy = (fmean(values) for values in zip(*chosen, strict=True))
         points[tuple(choice.values())] = Point(choice, money, accuracy)
     return [*points.values()]
+
+
+def _worths(spent: float) -> Iterator[float]:
+    yield 0.0
+    if spent:
+        yield from (worth / spent for worth in WORTHS)
+
+
+def nearest_points(
+    rows: Sequence[TableRow], known: Sequence[Task], tasks: Sequence[Task]
+) -> list[Point]:
+    """Return the points of k-NN routers, one for each worth of money. A router takes for each of
+    ``tasks`` the baseline with the largest mean accuracy minus worth times money over its
+    :data:`NEIGHBOURS` among the problems ``known``, on which ``rows`` were measured. A point's
+    money and accuracy are those on the known problems, each routed without itself."""
+    rows = sorted(rows, key=lambda row: fmean(row.money))  # of equal ones the cheapest
+    count = len(known)
+    money = np.array([row.money for row in rows]).T
+    right = np.array([[_measured(row, [n])[1] for n in range(count)] for row in rows]).T
+    vectors = _embed([task.question for task in (*known, *tasks)])
+    likeness = vectors @ vectors[:count].T
+    np.fill_diagonal(likeness, -1.0)
+    near = np.argsort(-likeness, axis=1, kind="stable")[:, : max(1, min(NEIGHBOURS, count - 1))]
+    gains, costs = right[near].mean(axis=1), money[near].mean(axis=1)
+    points: dict[bytes, Point] = {}
+    for worth in _worths(float(money.mean())):
+        best = (gains - worth * costs).argmax(axis=1)
+        own = np.arange(count), best[:count]
+        names = [rows[place].name for place in best[count:]]
+        choice = {task.id: name for task, name in zip(tasks, names, strict=True)}
+        point = Point(choice, float(money[own].mean()), float(right[own].mean()))
+        points[best[:count].tobytes()] = point
+    return [*points.values()]
+
+
+def _embed(texts: Sequence[str]) -> Array:
+    """Return unit vectors of the texts' hashed n-grams of characters, weighted by rarity."""
+    counts = np.zeros((len(texts), _BUCKETS))
+    for row, text in zip(counts, texts, strict=True):
+        data = f" {text.lower()} ".encode()
+        for size in _GRAMS:
+            for start in range(len(data) - size + 1):
+                row[crc32(data[start : start + size]) % _BUCKETS] += 1
+    rarity = np.log(len(texts) / np.maximum(1, (counts > 0).sum(axis=0)))
+    vectors = np.log1p(counts) * rarity
+    return vectors / np.maximum(1e-12, np.linalg.norm(vectors, axis=1, keepdims=True))
 
 
 def _measured(row: TableRow, places: Sequence[int]) -> tuple[float, float]:

@@ -93,6 +93,7 @@ def evaluation_section(snapshot: Snapshot) -> ReportSection | None:
     own = [n for n, row in enumerate(rows) if more and row.get("group") == "policy"]
     blocks: list[ReportBlock] = [
         ReportTable(heads, table, against.caption, shaded=own),
+        _at_money(evaluation, against),
         *_side_effects(evaluation.get("drift")),
     ]
     if names := _measured_in((row["sources"] for row in rows), measured):
@@ -150,7 +151,7 @@ def terminal_section(evaluation: Record) -> ReportSection:
     return ReportSection(
         "table",
         f"{what} on {evaluation.get('problems', '')} held-out problems{label}",
-        [ReportTable(heads, table, against.caption)],
+        [ReportTable(heads, table, against.caption), _at_money(evaluation, against)],
     )
 
 
@@ -237,6 +238,28 @@ def _short(cell: Record, measured: Measured, form: Form) -> tuple[str, str]:
         wide = measured is MEAN_REWARD  # and may be below zero
         ends = f"{low:.2f} to {high:.2f}" if wide else f"{100 * low:.0f}-{100 * high:.0f}"
     return format_value(cell.get(measured.key), form), ends
+
+
+def _at_money(evaluation: Record, against: _Against) -> ReportTable:
+    """Baselines at the money of the policy that rows are compared with; none without prices."""
+    found = objects_in(evaluation.get("at_money"))
+    shares, _ = _SHORT_FORMS[ACCURACY]
+    table = [
+        [
+            one_line(one.get("name"), 60).removesuffix(", same money"),
+            format_value(object_of(one, "gold").get("value"), shares),
+            format_value(one.get("money"), "{:.3g}".format),
+            *against.texts(one, ACCURACY),
+            *(format_value(one.get(key), shares) for key in ("area", "area_with")),
+        ]
+        for one in found
+    ]
+    heads = ("Same money", "all", "money", *against.short_heads, "AIQ", "+ policy")
+    note = (
+        "Baselines at the policy's money: mixed by chance, by class of problem, by similar texts. "
+        "AIQ: mean accuracy over all baselines' money; + policy: with the policy among them"
+    )
+    return ReportTable(heads, table, note)
 
 
 def _passes(rows: Sequence[Record]) -> list[str]:
