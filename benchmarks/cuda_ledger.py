@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from gpu_step import QWEN_7B, Load, flops
@@ -39,6 +40,7 @@ from flowright.grpo.learner import Learner
 from flowright.policy.local import LocalSampler
 from flowright.policy.memory import memory_plan, shape_of
 from flowright.policy.model import Policy, policy_of
+from flowright.policy.prefix import graphs
 from flowright.policy.sampling import Sampling
 from flowright.policy.tiny import train_tokenizer
 
@@ -134,8 +136,9 @@ def purpose(event: Event) -> str:
         ("prefix/", "attention: copies, merging"),
         ("head.py", "head: softmax"),
         ("local.py", "drawing"),
-        ("lora.py", "adapter: casts, biases"),
+        ("lora.py", "adapter: casts, sums, biases"),
         ("fused.py", "norms, rotation, SwiGLU, residuals"),
+        ("decoder_layers.py", "norms, rotation, SwiGLU, residuals"),
         ("modeling_", "norms, rotation, SwiGLU, residuals"),
         ("activations", "norms, rotation, SwiGLU, residuals"),
         ("autograd", "gradients of these and sums"),
@@ -226,13 +229,15 @@ class _After(threading.Event):
 def decoding(
     size: str, layers: int | None, load: Load, fill: int = FILL
 ) -> tuple[Ledger, Record, Policy]:
-    """Count the work between one decoded token of all rows and the next, at ``fill`` tokens."""
-    with pretended() as record:
+    """Count the work between one decoded token of all rows and the next, at ``fill`` tokens. On a
+    GPU a CUDA graph starts the model's kernels at once."""
+    with pretended() as record, patch.object(graphs, "recorded", lambda work: work):
         policy = make_policy(size, record, layers, load, SHIPPED)
         sampler = LocalSampler(policy, load.prompts * load.size)
         prompts = [group.prompt_ids for group in load.groups(policy.causal_lm.config.vocab_size)]
         record.clear()
-        sampling = Sampling(1.0, 1.0, load.length, 0)
+        # Rows of which all places are read, as only the device knows how many have a token.
+        sampling = Sampling(1.0, 1.0, fill + 2, 0)
         sampler.draw(prompts, load.size, sampling, None, _After(fill + 2))
     reads = [n for n, e in enumerate(record.events) if e.kind == "wait" and "local.py" in e.site]
     return Ledger(Counter(record.events[reads[-2] : reads[-1]])), record, policy

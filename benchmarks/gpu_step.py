@@ -1,12 +1,17 @@
 """What sampling and an update cost on a GPU, for Qwen2.5-7B's shape: shared prefixes against plain.
 
-Random weights are made on the GPU, in bfloat16, with LoRA of rank 64 on every linear layer. First
-the attention kernels are compared with public operations in float32. Then, for each group size:
+Random weights are made on the GPU, in bfloat16, with LoRA on every linear layer. First the
+attention kernels are compared with public operations in float32. Then, for each group size:
 seconds of sampling and of an update, completions' tokens a second, model FLOPs utilisation, and
-peak memory beside the plan's (``flowright.policy.memory``).
+peak memory beside the plan's (``flowright.policy.memory``). ``--kernels`` counts the GPU's kernels,
+and the seconds it worked; ``--trl`` has TRL's trainer do the same step (``step_trl.py``).
 
     python benchmarks/gpu_step.py [--prompts 2] [--template 0.0] [--sizes 8 16] [--kl 0.0]
     python benchmarks/gpu_step.py --device cpu --tiny    # the same code, on a tiny shape
+
+The load that ``cuda_ledger.py`` models, with what a run would choose (``--auto``):
+
+    --prompts 32 --template 0.92 --sizes 16 --ragged --auto --paths sampling shared
 
 Utilisation is FLOPs / (seconds x peak of the GPU), where only those FLOPs count that a path must
 compute (PaLM, arXiv 2204.02311, appendix B), with W weights of the linear layers, A of the adapter,
@@ -27,26 +32,34 @@ slower.
 
 import argparse
 import asyncio
+import json
+import os
 import random
 import statistics
+import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import transformers
+from meter import apart
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 from transformers import AutoModelForCausalLM, Qwen2Config
 
+from flowright.app.device import MemoryDemand, free_memory, memory_summary, settings_text
 from flowright.config.grpo import GrpoSection
 from flowright.config.policy import LoraSection, PolicySection
 from flowright.grpo.batch import Group, Trained
 from flowright.grpo.learner import Learner
 from flowright.policy.local import LocalSampler
-from flowright.policy.memory import ModelShape, Plan, memory_plan, shape_of
+from flowright.policy.memory import ModelShape, memory_plan, shape_of
 from flowright.policy.model import Policy, policy_of
 from flowright.policy.prefix.attention import Pass, PrefixBlock, attend
-from flowright.policy.prefix.kernels import Kernel, PlainKernel, kernel_for
+from flowright.policy.prefix.kernels import Kernel, PlainKernel, kernel_for, segments_of_rows
 from flowright.policy.sampling import Sampling
 from flowright.policy.tiny import SPECIAL, train_tokenizer
 
@@ -71,6 +84,7 @@ TINY = Qwen2Config(
     max_position_embeddings=512,
     tie_word_embeddings=False,
 )
+PATHS = ("sampling", "shared", "plain")
 COLUMNS = ("prompts", "completions", "what", "s", "tokens/s", "utilisation", "GB", "planned GB")
 PEAKS = {"B200": 2250, "H100 PCIe": 756, "H100": 989, "H200": 989, "A100": 312, "L40S": 362}
 """Dense bfloat16 TFLOP/s of a GPU whose name has this in it, by NVIDIA's data sheets; the first
@@ -166,9 +180,23 @@ def differences(config: Qwen2Config, device: torch.device, length: int) -> dict[
         out = attend(at, (k, v), tree, 0, size**-0.5, kernel)
         return [out.detach(), *torch.autograd.grad(out, leaves, grad.to(dtype))]
 
-    found = run(torch.bfloat16, kernel_for(q))
+    kernel = kernel_for(q)
+    found = run(torch.bfloat16, kernel)
     wanted = run(torch.float32, PlainKernel())
-    names = ("out", "dq", "dk", "dv", "dk of the prefix", "dv of the prefix")
+    names = ["out", "dq", "dk", "dv", "dk of the prefix", "dv of the prefix"]
+    if kernel.packs:
+        rows = [x.view(4, kv_heads, -1, size) for x in (draw(4 * heads, 1), *keys[:2])]
+        places = rows[1].shape[2]
+        seen = torch.tensor([1, places // 3, 7, places], device=device)
+        unseen = torch.arange(places, device=device) >= seen[:, None]
+        mask = torch.zeros(4, 1, 1, places, device=device)
+        mask.masked_fill_(unseen[:, None, None], -torch.inf)
+        q, k, v = rows
+        segments = segments_of_rows(seen, kv_heads, q.shape[2], places)
+        names.append("out of rows")
+        found.append(kernel.rows((q, k, v), segments, size**-0.5)[0])
+        exact = (q.float(), k.float(), v.float())
+        wanted.append(PlainKernel().rows(exact, mask, size**-0.5)[0])
     return {
         name: float((one.float() - other).abs().max() / other.abs().max())
         for name, one, other in zip(names, found, wanted, strict=True)
@@ -207,8 +235,9 @@ def synchronize(device: torch.device) -> None:
 
 
 def update_row(
-    policy: Policy, section: PolicySection, load: Load, sharing: bool, options: argparse.Namespace
+    policy: Policy, section: PolicySection, load: Load, path: str, options: argparse.Namespace
 ) -> str:
+    sharing = path == "shared"
     grpo = GrpoSection(
         kl_coefficient=options.kl,
         prefix_sharing=sharing,
@@ -228,12 +257,13 @@ def update_row(
         needed = flops(shape, load, sharing, options.kl > 0)
         share = needed / found.seconds / (options.peak * 1e12)
         used = f"{share:.1%}"
-    name = f"update, {'shared' if sharing else 'plain'}"
-    return _row(load, name, found, tokens, used, plan, "updating")
+    if options.kernels:
+        list_kernels("an update", options.kernels, lambda: learner.update(groups, 1, load.length))
+    return _row(load, f"update, {path}", found, tokens, used, plan.phases["updating"])
 
 
 def sampling_row(
-    policy: Policy, section: PolicySection, load: Load, options: argparse.Namespace
+    policy: Policy, section: PolicySection, load: Load, path: str, options: argparse.Namespace
 ) -> str:
     grpo = GrpoSection(prompts_per_step=load.prompts, group_size=load.size)
     shape = shape_of(policy.causal_lm, section)
@@ -242,24 +272,90 @@ def sampling_row(
     prompts = [group.prompt_ids for group in load.groups(shape.vocab_size)]
     drawn: list[int] = []
 
-    def sample() -> None:
-        sampling = Sampling(1.0, 1.0, load.length, 0)
+    def sample(length: int = load.length) -> None:
+        sampling = Sampling(1.0, 1.0, length, 0)
         groups = asyncio.run(sampler.sample(prompts, load.size, sampling))
         drawn.append(sum(len(sample.token_ids) for group in groups for sample in group))
 
     found = measure(sample, policy.device, options.repeats)
     tokens = statistics.mean(drawn) / found.seconds
-    return _row(load, "sampling", found, tokens, "-", plan, "sampling")
+    if options.kernels:
+        few, more = 4, 12
+        kernels, busy = list_kernels(f"sampling {few}", 0, lambda: sample(few))
+        others = list_kernels(f"sampling {more}", options.kernels, lambda: sample(more))
+        count, busy = (others[0] - kernels) / (more - few), (others[1] - busy) / (more - few)
+        print(f"a decoded token: {count:.0f} kernels, {1000 * busy:.2f} ms of work, "
+              f"{1000 * found.seconds / load.length:.2f} ms with the prefill's share")  # fmt: skip
+    return _row(load, path, found, tokens, "-", plan.phases["sampling"])
 
 
-def _row(
-    load: Load, name: str, found: Measured, tokens: float, used: str, plan: Plan, phase: str
-) -> str:
+def list_kernels(name: str, lines: int, work: Callable[[], object]) -> tuple[int, float]:
+    """Print the GPU's longest kernels, where there is a GPU; return how many ran and for how many
+    seconds."""
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+        work()
+    counts: Counter[str] = Counter()
+    seconds: Counter[str] = Counter()
+    for event in profiler.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            counts[event.name] += 1
+            seconds[event.name] += event.device_time / 1e6
+    print(f"{name}: {counts.total()} kernels and copies, {seconds.total():.3f} s of work")
+    for kernel, some in seconds.most_common(lines):
+        print(f"    {some:.4f} s, {counts[kernel]} x {kernel[:100]}")
+    return counts.total(), seconds.total()
+
+
+def fitted(
+    config: Qwen2Config, section: PolicySection, size: int, options: argparse.Namespace
+) -> tuple[PolicySection, int]:
+    """Return the settings that a run makes of ``auto`` on this GPU, and print them."""
+    with torch.device("meta"):
+        shape = shape_of(AutoModelForCausalLM.from_config(config), section)
+    grpo = GrpoSection(prompts_per_step=options.prompts, group_size=size, micro_batch_tokens="auto")
+    section = section.model_copy(update={"gradient_checkpointing": "auto"})
+    found = MemoryDemand(shape, section, grpo).fitted(free_memory(torch.device("cuda"))[0])
+    print(f"auto: {settings_text(found.settings)}; {memory_summary(found.plan)}")
+    return found.policy, found.grpo.chunk_tokens
+
+
+def trl_rows(config: Qwen2Config, load: Load, options: argparse.Namespace) -> list[str]:
+    """Measure TRL's generation and update in a process of its own."""
+    groups = load.groups(config.vocab_size)
+    case = {
+        "config": config.to_dict(),
+        "device": options.device,
+        "rank": options.rank,
+        "vocab_size": config.vocab_size,
+        "prompts": [group.prompt_ids for group in groups],
+        "lengths": [length for some in load.lengths for length in some],
+        "turns": 1,
+        "answer": [],
+        "size": load.size,
+        "length": max(map(max, load.lengths)),
+        "rows_at_once": options.rows,
+        "compact": False,
+        "vllm": options.vllm,
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "case.json")
+        path.write_text(json.dumps(case))
+        command = [options.trl, str(Path(__file__).with_name("step_trl.py")), str(path)]
+        found = apart(command, os.environ.get("PYTHONPATH", "").split(":"))
+    rows = []
+    for phase in ("generate", "update"):
+        seconds, peak = found[f"{phase} s"], int(found[f"{phase} GB"] * 1e9)
+        tokens = sum(map(sum, load.lengths)) / seconds
+        name = "TRL, vLLM" if options.vllm and phase == "generate" else f"TRL, {phase}"
+        rows.append(_row(load, name, Measured(seconds, peak), tokens, "-", 0))
+    return rows
+
+
+def _row(load: Load, name: str, found: Measured, tokens: float, used: str, planned: float) -> str:
     peak = f"{found.peak / 1e9:.1f}" if found.peak else "-"
-    planned = plan.phases[phase] / 1e9
     prompts = f"{load.prompts} x ({load.template} + {load.prompt - load.template})"
     cells = [prompts, f"{load.size} x {load.length}", name, f"{found.seconds:.3f}"]
-    cells += [f"{tokens:.0f}", used, peak, f"{planned:.1f}"]
+    cells += [f"{tokens:.0f}", used, peak, f"{planned / 1e9:.1f}" if planned else "-"]
     return f"| {' | '.join(cells)} |"
 
 
@@ -275,6 +371,14 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--kl", type=float, default=0.0, help="grpo.kl_coefficient")
     parser.add_argument("--peak", type=float, help="TFLOP/s of the GPU, where it is not known")
     parser.add_argument("--keep-activations", action="store_true", help="no checkpointing")
+    parser.add_argument("--auto", action="store_true", help="the memory plan's settings instead")
+    parser.add_argument("--ragged", action="store_true", help="completions of 0.5 to 1.5 lengths")
+    parser.add_argument("--rank", type=int, default=32, help="of LoRA (32, as training.yaml)")
+    parser.add_argument("--paths", nargs="+", choices=PATHS, default=PATHS)
+    parser.add_argument("--kernels", type=int, default=0, help="how many of the longest to list")
+    parser.add_argument("--trl", metavar="PYTHON", help="of an environment that has TRL")
+    parser.add_argument("--vllm", metavar="FOLDER", help="has TRL generate by vLLM; for the model")
+    parser.add_argument("--rows", type=int, default=8, help="rows that TRL runs at once")
     return parser.parse_args(arguments)
 
 
@@ -294,15 +398,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
         max_new_tokens=length,
         decode_batch=options.prompts * max(options.sizes),
         gradient_checkpointing=not options.keep_activations,
-        lora=LoraSection(rank=64, alpha=64),
+        lora=LoraSection(rank=options.rank, alpha=options.rank),
     )
+    template = round(options.template * prompt)
+    loads = [
+        Load(options.prompts, prompt, template, size, length, options.ragged)
+        for size in options.sizes
+    ]
+    if options.auto:
+        section, options.budget = fitted(config, section, max(options.sizes), options)
+    header = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}"
+    if options.trl:  # before there is a model here
+        print(
+            "\n".join([header, *(row for load in loads for row in trl_rows(config, load, options))])
+        )
     policy = random_policy(config, section, device)
-    print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
-    for size in options.sizes:
-        load = Load(options.prompts, prompt, round(options.template * prompt), size, length)
-        print(sampling_row(policy, section, load, options), flush=True)
-        for sharing in (True, False):
-            print(update_row(policy, section, load, sharing, options), flush=True)
+    print(header)
+    for load in loads:
+        for path in options.paths:
+            row = sampling_row if path == "sampling" else update_row
+            print(row(policy, section, load, path, options), flush=True)
 
 
 if __name__ == "__main__":

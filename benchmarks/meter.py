@@ -1,7 +1,8 @@
-"""What a piece of work costs this process: CPU seconds and peak memory. Needs nothing but Linux.
+"""The cost of a piece of work to this process: CPU seconds and peak memory, or on a GPU seconds of
+the clock and the GPU's memory.
 
-Neither torch nor this project is imported here, so that another environment's Python can measure
-in the same way.
+This project is not imported here, and torch for a GPU alone, so that another environment's Python
+can measure in the same way.
 """
 
 import json
@@ -39,20 +40,43 @@ def forget_peak() -> None:
 
 
 class Meter:
-    """Adds up phases by name; memory is what was held above that of the meter's making."""
+    """Adds up phases by name; memory is what was held above that of the meter's making, or all
+    that was held on a GPU."""
 
-    def __init__(self) -> None:
-        self.loaded = memory("VmRSS")
+    loaded = 0.0
+
+    def __init__(self, device: str = "cpu") -> None:
+        self._cuda: Any = None
+        if device == "cuda":
+            import torch
+
+            self._cuda = torch.cuda
+        else:
+            self.loaded = memory("VmRSS")
         self.seconds: dict[str, float] = {}
         self.gb: dict[str, float] = {}
 
+    def now(self) -> float:
+        if self._cuda is None:
+            return time.process_time()
+        self._cuda.synchronize()
+        return time.perf_counter()
+
+    def forget_peak(self) -> None:
+        forget_peak() if self._cuda is None else self._cuda.reset_peak_memory_stats()
+
+    def peak(self) -> float:
+        """GB at most since :meth:`forget_peak`."""
+        if self._cuda is None:
+            return memory("VmHWM") - self.loaded
+        return self._cuda.max_memory_allocated() / 1e9
+
     def measure(self, phase: str, work: Callable[[], T]) -> T:
-        forget_peak()
-        began = time.process_time()
+        self.forget_peak()
+        began = self.now()
         made = work()
-        self.seconds[phase] = self.seconds.get(phase, 0.0) + time.process_time() - began
-        peak = memory("VmHWM") - self.loaded
-        self.gb[phase] = max(self.gb.get(phase, 0.0), peak)
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + self.now() - began
+        self.gb[phase] = max(self.gb.get(phase, 0.0), self.peak())
         return made
 
     def found(self) -> dict[str, float]:

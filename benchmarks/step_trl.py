@@ -1,4 +1,5 @@
-"""TRL's GRPOTrainer on a step of ``step.py``, in an environment that has TRL; started by that.
+"""TRL's GRPOTrainer on a step of ``step.py`` or ``gpu_step.py``, in an environment that has TRL;
+started by these.
 
 TRL is set as its user would for this shape on a CPU: float32, no gradient checkpointing, no KL
 term, one optimizer step a batch, and so no second forward pass for the old log-probabilities; a
@@ -11,13 +12,16 @@ Without Triton, so on every CPU, TRL 1.16 runs the head on all positions, prompt
 only on those that predict a completion's token. ``"compact": true`` has it do so here too: what TRL
 would cost if its CPU path did what its GPU path does.
 
+On a GPU: bfloat16, gradient checkpointing, which is TRL's default, and a random model and adapter,
+made there. With ``"vllm"``, a folder, TRL generates by vLLM in its own process; the model is first
+written there.
+
     PYTHON benchmarks/step_trl.py CASE.json
 """
 
 import json
 import sys
 import tempfile
-import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -25,10 +29,15 @@ from typing import Any
 import torch
 import trl.trainer.utils
 from datasets import Dataset
-from meter import Meter, forget_peak, memory
-from peft import PeftModel
+from meter import Meter
+from peft import LoraConfig, PeftModel, get_peft_model
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, TrainerCallback
+from transformers import (
+    AutoModelForCausalLM,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    TrainerCallback,
+)
 from trl import GRPOConfig, GRPOTrainer
 
 WARM = 16
@@ -49,23 +58,22 @@ class Steps(TrainerCallback):
     """The second step is measured: from its begin to its end, less what is generated, is the
     update."""
 
-    def __init__(self) -> None:
-        self.began = 0.0
-        self.loaded = 0.0
+    def __init__(self, device: str) -> None:
+        self.device, self.began = device, 0.0
         self.meter: Meter | None = None
         self.found: dict[str, float] = {}
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.global_step == 1:
-            self.meter = Meter()
-            self.began = time.process_time()
+            self.meter = Meter(self.device)
+            self.began = self.meter.now()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self.meter is not None:
-            seconds = time.process_time() - self.began
+            seconds = self.meter.now() - self.began
             self.found = self.meter.found()
             self.found["update s"] = seconds - self.found["generate s"]
-            self.found["update GB"] = memory("VmHWM") - self.meter.loaded
+            self.found["update GB"] = self.meter.peak()
 
 
 class Timed(GRPOTrainer):
@@ -81,7 +89,7 @@ class Timed(GRPOTrainer):
             return super()._prepare_inputs(generation_batch)
         prepare = super()._prepare_inputs
         made = meter.measure("generate", lambda: prepare(generation_batch))
-        forget_peak()
+        meter.forget_peak()
         return made
 
     def turns(self, prompts: list[str], count: int, answer: list[int]) -> dict[str, Any]:
@@ -109,6 +117,8 @@ class Timed(GRPOTrainer):
         self.generation_config.max_new_tokens = self.max_completion_length if full else WARM
         ids, logprobs = super()._generate_single_turn(*given, **named)
         cut = [some[:length] for some, length in zip(ids, self.lengths, strict=True)]
+        if logprobs is not None:  # of vLLM
+            logprobs = [some[: len(tokens)] for some, tokens in zip(logprobs, cut, strict=True)]
         return cut, logprobs
 
 
@@ -116,15 +126,32 @@ def rewards(completions: list[str], **_: Any) -> list[float]:
     return [float(number % 3 == 0) for number in range(len(completions))]
 
 
+def model_of(case: dict[str, Any]) -> Any:
+    if "config" not in case:
+        base = AutoModelForCausalLM.from_pretrained(case["model"], dtype=torch.float32)
+        return PeftModel.from_pretrained(base, case["adapter"], is_trainable=True)
+    torch.manual_seed(0)
+    folder, rank = case["vllm"], case["rank"]
+    with torch.device(case["device"]):
+        config = Qwen2Config(**case["config"])
+        base = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    if folder:
+        base.save_pretrained(folder)
+        tokenizer_of(case["vocab_size"]).save_pretrained(folder)
+        base.name_or_path = base.config._name_or_path = folder
+    return get_peft_model(base, LoraConfig(r=rank, lora_alpha=rank, target_modules="all-linear"))
+
+
 def measure(case: dict[str, Any]) -> dict[str, float]:
-    torch.set_num_threads(1)
+    on_gpu = (device := case.get("device", "cpu")) != "cpu"
+    if not on_gpu:
+        torch.set_num_threads(1)
     if case["compact"]:
         trl.trainer.utils._use_triton = lambda device: True
-    base = AutoModelForCausalLM.from_pretrained(case["model"], dtype=torch.float32)
-    model = PeftModel.from_pretrained(base, case["adapter"], is_trainable=True)
+    model = model_of(case)
     prompts = [" ".join(map(str, prompt)) for prompt in case["prompts"]]
     short = [prompt[: len(prompt) // 40] for prompt in prompts]
-    steps = Steps()
+    steps = Steps(device)
 
     def rollouts(prompts: list[str], trainer: Timed) -> dict[str, Any]:
         return trainer.turns(prompts, case["turns"], case["answer"])
@@ -133,11 +160,15 @@ def measure(case: dict[str, Any]) -> dict[str, float]:
         rows = len(prompts) * case["size"]
         config = GRPOConfig(
             output_dir=folder,
-            use_cpu=True,
-            bf16=False,
-            gradient_checkpointing=False,
+            use_cpu=not on_gpu,
+            bf16=on_gpu,
+            gradient_checkpointing=on_gpu,
             per_device_train_batch_size=min(rows, case["rows_at_once"]),
             gradient_accumulation_steps=max(1, rows // case["rows_at_once"]),
+            use_vllm=bool(case.get("vllm")),
+            vllm_mode="colocate",
+            vllm_gpu_memory_utilization=0.4,
+            vllm_max_model_length=2048,
             num_generations=case["size"],
             max_completion_length=case["length"],
             temperature=1.0,

@@ -12,7 +12,7 @@ from transformers.models.qwen2 import modeling_qwen2 as theirs
 
 from flowright.config.grpo import GrpoSection
 from flowright.grpo.selfcheck import check_sampler
-from flowright.policy import fused
+from flowright.policy import decoder_layers, fused
 from flowright.policy.lora import cast_once
 from flowright.policy.model import Policy, recomputing
 from flowright.policy.prefix.attention import merged
@@ -39,6 +39,7 @@ def calls() -> list[tuple[Callable[..., Any], tuple[Any, ...]]]:
         (fused.rotate, (draw(1, 5, 48), draw(48, seed=1), *angles)),
         (fused.rotate_backward, (draw(1, 7, 5, 16), *angles)),
         (fused.swiglu, (draw(1, 14, 96), draw(1, 14, 96, seed=1))),
+        (fused.rounded_sum, (draw(13, 96).float(), draw(13, 96, seed=1))),
         (fused.swiglu_backward, tuple(draw(1, 15, 96, seed=n) for n in range(3))),
         (merged, tuple(pieces)),
     ]
@@ -86,10 +87,10 @@ def test_rounding_is_that_of_transformers(dtype: torch.dtype) -> None:
     rotated = theirs.apply_rotary_pos_emb(heads, heads, *angles)[0]
     wanted = (x + y, module(x + y), module(x), torch.nn.functional.silu(gate) * up, rotated)
     found = (
-        *fused._normed(module, (x, y)),
-        fused._norm(module, x),
-        fused._SwiGlu.apply(gate, up),
-        fused._Rotate.apply(product, bias, *angles),
+        *decoder_layers._normed(module, (x, y)),
+        decoder_layers._norm(module, x),
+        fused.SwiGlu.apply(gate, up),
+        fused.Rotate.apply(product, bias, *angles),
     )
     for one, other in zip(found, wanted, strict=True):
         assert torch.equal(one, other) and one.stride() == other.stride()
@@ -119,7 +120,7 @@ def learned(policy: Policy, sharing: bool) -> list[Tensor]:
 def test_layers_learn_the_same(architecture: str, sharing: bool) -> None:
     policy = tiny_policy(architecture)
     other = deepcopy(policy)
-    fused.fuse(other.causal_lm.model)
+    decoder_layers.fuse(other.causal_lm.model)
     assert is_fused(other)
     with other.reference(), policy.reference(), torch.no_grad():
         ids = torch.arange(5, 20)[None]
@@ -134,14 +135,14 @@ def test_layers_learn_the_same(architecture: str, sharing: bool) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_sampler_draws_what_it_learns(architecture: str, dtype: str) -> None:
     policy = tiny_policy(architecture, dtype=dtype)
-    fused.fuse(policy.causal_lm.model)
+    decoder_layers.fuse(policy.causal_lm.model)
     check_sampler(policy, GrpoSection(), 0.8)
 
 
 @pytest.mark.usefixtures("uncompiled")
 def test_a_family_that_is_not_known_stays_as_it_is() -> None:
     policy = tiny_policy("granite")
-    fused.fuse(policy.causal_lm.model)
+    decoder_layers.fuse(policy.causal_lm.model)
     assert not is_fused(policy)
 
 
@@ -151,7 +152,7 @@ def test_checkpointed_layers_are_recomputed(fuse: bool) -> None:
     policy = tiny_policy(gradient_checkpointing=True)
     decoder = policy.causal_lm.model
     if fuse:
-        fused.fuse(decoder)
+        decoder_layers.fuse(decoder)
     runs: list[int] = []
     decoder.layers[0].self_attn.o_proj.register_forward_pre_hook(lambda *_: runs.append(1))
     with recomputing(policy):
@@ -163,7 +164,7 @@ def test_checkpointed_layers_are_recomputed(fuse: bool) -> None:
 def test_decoding_multiplies_by_the_weights_of_layers_of_one_input_at_once() -> None:
     policy = tiny_policy(dtype="bfloat16")
     x = draw(1, 6, 16)
-    fused.fuse(policy.causal_lm.model)
+    decoder_layers.fuse(policy.causal_lm.model)
     for layer in policy.causal_lm.model.layers:
         for joint in layer.joints:
             with torch.no_grad():

@@ -66,9 +66,6 @@ class PackedKernel(CudaFlashKernel):
         dq, dk, dv = (torch.cat(some, dim=1) for some in zip(*found, strict=True))
         return dq, dk, dv
 
-    def rows(self, qkv: QKV, mask: Tensor | None, scale: float) -> Attended:
-        return PlainKernel().rows(qkv, mask, scale)
-
     def _each(self, qkv: QKV, parts: Parts) -> list[tuple[slice, QKV]]:
         assert parts is not None
         q, k, v = qkv
@@ -77,6 +74,9 @@ class PackedKernel(CudaFlashKernel):
             [slice(*pair) for pair in pairwise(offsets.tolist())]
             for offsets in (parts.queries, parts.keys)
         )
+        if parts.seen is not None:
+            counts = parts.seen.tolist()
+            keys = [slice(j.start, j.start + n) for j, n in zip(keys, counts, strict=True)]
         return [(i, (q[:, i], k[:, j], v[:, j])) for i, j in zip(at, keys, strict=True)]
 
 

@@ -26,11 +26,13 @@ from flowright.policy.prefix.decoding import (
     plain_decoding,
     shared_decoding,
 )
+from flowright.policy.prefix.graphs import ReplayedDecoding, replayed_decoding
 from flowright.policy.prefix.kept import Kept
 from flowright.policy.sampling import Draw, Sample, Sampling
 
 _BLOCK = 256
 
+Decoding = SharedDecoding | ReplayedDecoding | PlainDecoding
 Ended = Callable[[int, int, Sample], None]
 """Called with a prompt's place among those of the call, a sample's number, and the sample."""
 
@@ -93,7 +95,9 @@ class LocalSampler:
     ) -> None:
         self._policy = policy
         self._trained = trained
-        self._decoding = shared_decoding if sharing else plain_decoding
+        replays = policy.device.type == "cuda" and policy.gpus == 1 and policy.offload == "none"
+        shared = replayed_decoding if replays else shared_decoding
+        self._decoding = shared if sharing else plain_decoding
         self._sharing = sharing
         self._decode_batch = decode_batch
         self._tokens = tokens
@@ -211,7 +215,7 @@ class LocalSampler:
     def _decode(
         self,
         call: _Call,
-        decoding: Callable[[int, int, int, int], SharedDecoding | PlainDecoding],
+        decoding: Callable[[int, int, int, int], Decoding],
         begun: int,
     ) -> int:
         """Decode prompts from ``begun`` on; a row that ends leaves its place to the next prompts.
@@ -249,7 +253,7 @@ class LocalSampler:
     def _going(
         self,
         call: _Call,
-        made: SharedDecoding | PlainDecoding,
+        made: Decoding,
         live: Sequence[_Completion],
         tokens: Tensor,
         logprobs: Tensor,

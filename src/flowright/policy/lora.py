@@ -9,8 +9,9 @@ to keep for an update in bfloat16, and products that a GPU is slow at.
 
 The adapter's share comes first and the base's is added to it. In half precision the other order
 loses a young adapter: what is less than half the distance between two bfloat16 numbers of the
-base's output changes none of them (docs/learner.md has the figures). A product adds to what is
-there in float32 and rounds once, so that the share is there on average, however small.
+base's output changes none of them (docs/learner.md has the figures). A product that adds to what is
+there in float32 and rounds once has the share on average, however small. On an H100 cuBLAS rounds
+the product before it adds, so a GPU computes it in float32, and one kernel adds and rounds.
 
 A base in 4 bits (Dettmers et al. 2023, arXiv 2305.14314, section 3: NormalFloat with quantised
 scales, by bitsandbytes) is unpacked for each product, and once more backward. Only the decoder's
@@ -25,6 +26,8 @@ import torch
 from peft import PeftModel
 from peft.tuners.lora import Linear, LoraLayer
 from torch import Tensor, nn
+
+from flowright.policy.fused import compiled, rounded_sum
 
 BITS = 4 + 8 / 64 + 32 / (64 * 256)
 """Per packed weight: 4, a scale of 8 bits per block of 64, and one of 32 per 256 scales."""
@@ -109,7 +112,7 @@ class _Adapted(torch.autograd.Function):
         low = _scaled(rows @ a.T, s)
         outs = []
         for (weight, state, bias), b, part in zip(bases, bs, _parts(low, bs), strict=True):
-            out = (part @ b.T).addmm_(rows, unpacked(weight, state).T)
+            out = _plus_product(part @ b.T, rows, unpacked(weight, state))
             outs.append((out if bias is None else out.add_(bias)).unflatten(0, x.shape[:-1]))
         ctx.s, ctx.shape, ctx.bases = s, x.shape, [base[:2] for base in bases]
         ctx.save_for_backward(rows, low, a, *bs)
@@ -131,6 +134,13 @@ class _Adapted(torch.autograd.Function):
             dx = dx.reshape(ctx.shape)
         db = [grad.T @ part for grad, part in zip(found, _parts(low, bs), strict=True)]
         return dx, None, low_grad.T @ rows, None, *db
+
+
+def _plus_product(share: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
+    """Return ``rows @ weight.T`` plus the ``share``, whose memory may be used, rounded once."""
+    if share.is_cuda and share.dtype != torch.float32:
+        return compiled(rounded_sum)(torch.mm(rows, weight.T, out_dtype=torch.float32), share)
+    return share.addmm_(rows, weight.T)
 
 
 def _parts(low: Tensor, bs: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -173,10 +183,10 @@ class Joint:
             out = _scaled(rows @ a.T, scale) @ b.T
             outs = out.split([m.out_features for m in own], dim=1)
             if whole is not None:
-                out.addmm_(rows, whole.T)
+                outs = _plus_product(out, rows, whole).split([len(m.weight) for m in own], dim=1)
             else:
-                for out, (weight, state, _) in zip(outs, bases, strict=True):
-                    out.addmm_(rows, unpacked(weight, state).T)
+                pairs = zip(outs, bases, strict=True)
+                outs = [_plus_product(part, rows, unpacked(*base[:2])) for part, base in pairs]
             outs = [out.unflatten(0, x.shape[:-1]) for out in outs]
         return [(out, m.bias) for out, m in zip(outs, own, strict=True)]
 

@@ -21,7 +21,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from flowright.config.policy import PolicySection
 from flowright.core.errors import ConfigError
 from flowright.policy.base_models import model_id
-from flowright.policy.fused import fuse
+from flowright.policy.decoder_layers import fuse
 from flowright.policy.head import SCALAR, Head, ScalarHead, head_of, prepare_scalar
 from flowright.policy.lora import quantise
 from flowright.policy.model_folders import load_config, load_model, load_tokenizer

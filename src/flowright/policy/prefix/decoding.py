@@ -23,7 +23,15 @@ from flowright.policy.layout import packs_of, to_device
 from flowright.policy.model import Policy
 from flowright.policy.prefix.attention import KeysValues, PrefixBlock, merge, merged_outs
 from flowright.policy.prefix.kept import Kept
-from flowright.policy.prefix.kernels import Attended, Kernel, Segments, kernel_for, segments_of
+from flowright.policy.prefix.kernels import (
+    Attended,
+    Kernel,
+    Seen,
+    Segments,
+    kernel_for,
+    segments_of,
+    segments_of_rows,
+)
 from flowright.policy.prefix.tree import forward, shared_length, spans_of, tree_attention
 
 PREFILL_TOKENS = 1024
@@ -170,22 +178,44 @@ class SharedDecoding:
 
     def step(self, tokens: Tensor) -> Tensor:
         """Feed a token to each row [rows]; return the logits [rows, vocab_size] of the next one."""
+        logits = self.compute(tokens)
+        self.count()
+        return logits
+
+    def compute(self, tokens: Tensor) -> Tensor:
+        """Run :meth:`step` on the device alone."""
         self._begin_step()
         hidden = self._policy.causal_lm.model(
             input_ids=tokens[None], position_ids=self._positions[None], use_cache=False, tree=self
         ).last_hidden_state[0]
-        self._filled = self._filled + 1
-        self._lengths = [length + 1 for length in self._lengths]
-        self._positions = self._positions + 1
+        # A row that is decoded on behind its end stays at its last place.
+        self._filled.add_(1).clamp_(max=self._room - 1)
+        self._positions.add_(1)
         return self._policy.head.logits(hidden)
+
+    def count(self) -> None:
+        """Count a token more in each row."""
+        self._lengths = [length + 1 for length in self._lengths]
+
+    @property
+    def rows(self) -> int:
+        return len(self._lengths)
+
+    @property
+    def repeats(self) -> bool:
+        """Check that :meth:`compute` runs the same kernels on the same memory each time, but the
+        first, while the rows stay."""
+        return self._kernel.packs
 
     def _begin_step(self) -> None:
         """Compute what all layers share."""
         rows, self._used = len(self._lengths), max(self._lengths) + 1
         self._sizes = [self._owners.count(prompt) for prompt in range(len(self._prompts))]
         self._at = torch.arange(rows, device=self._filled.device)
-        self._unseen: Tensor | None = None
-        if min(self._lengths) + 1 < self._used:
+        self._unseen: Seen = None
+        if self._kernel.packs:
+            self._used = self._room
+        elif min(self._lengths) + 1 < self._used:
             places = torch.arange(self._used, device=self._filled.device)
             self._unseen = self._own.new_zeros(rows, 1, 1, self._used).masked_fill_(
                 (places > self._filled[:, None])[:, None, None], -torch.inf
@@ -220,7 +250,7 @@ class SharedDecoding:
         """Attend with one token a row, as a :class:`flowright.policy.prefix.attention.Tree`."""
         own = self._own[layer]
         rows, heads, size = len(self._at), own.shape[2], q.shape[-1]
-        if self._unseen is None:  # all rows are of one length
+        if self._unseen is None and not self._kernel.packs:  # all rows are of one length
             own[0, :rows, :, self._used - 1] = k.transpose(0, 1)
             own[1, :rows, :, self._used - 1] = v.transpose(0, 1)
         else:
@@ -228,6 +258,8 @@ class SharedDecoding:
             own[1][self._at, :, self._filled] = v.transpose(0, 1)
         q = q.transpose(0, 1).reshape(rows, heads, -1, size)
         keys, values = own[:, :rows, :, : self._used]
+        if self._unseen is None and self._kernel.packs:
+            self._unseen = segments_of_rows(self._filled + 1, heads, q.shape[2], self._room)
         pieces = [self._kernel.rows((q, keys, values), self._unseen, scale)]
         shared = []
         # Heads that share keys are folded into the queries: [kv heads, rows * times, size].

@@ -18,12 +18,14 @@ Attended = tuple[Tensor, Tensor]
 
 
 class Segments(NamedTuple):
-    """Offsets of texts that lie one behind the other, int32 [texts + 1] each, and the longest."""
+    """Offsets of texts that lie one behind the other, int32 [texts + 1] each, and the longest.
+    ``seen``: how many of each text's keys are seen, int32 [texts]; all if None."""
 
     queries: Tensor
     keys: Tensor
     most_queries: int
     most_keys: int
+    seen: Tensor | None = None
 
 
 def segments_of(queries: Sequence[int], keys: Sequence[int], device: torch.device) -> Segments:
@@ -34,7 +36,16 @@ def segments_of(queries: Sequence[int], keys: Sequence[int], device: torch.devic
     return Segments(offsets[0], offsets[1], max(2, *queries), max(keys))
 
 
+def segments_of_rows(seen: Tensor, heads: int, queries: int, keys: int) -> Segments:
+    """Return the segments of rows of ``heads`` texts each, with so many queries, and places for so
+    many ``keys``, the first ``seen`` [rows] of which are. Computed on the device."""
+    ends = torch.arange(len(seen) * heads + 1, dtype=torch.int32, device=seen.device)
+    counts = seen.int().repeat_interleave(heads)
+    return Segments(ends * queries, ends * keys, max(2, queries), keys, counts)
+
+
 Parts = Segments | None
+Seen = Tensor | Segments | None
 
 
 class Kernel(Protocol):
@@ -46,9 +57,10 @@ class Kernel(Protocol):
 
     def forward(self, qkv: QKV, causal: bool, scale: float, parts: Parts = None) -> Attended: ...
 
-    def rows(self, qkv: QKV, mask: Tensor | None, scale: float) -> Attended:
+    def rows(self, qkv: QKV, seen: Seen, scale: float) -> Attended:
         """Attend with few queries each: [rows, heads, queries, size], keys and values [rows, heads,
-        keys, size], the ``mask`` [rows, 1, 1, keys] added to the scores. Has no gradients."""
+        keys, size]. ``seen``: a mask [rows, 1, 1, keys] added to the scores, or what
+        :func:`segments_of_rows` returns if the kernel packs. Has no gradients."""
         ...
 
     def backward(
@@ -71,10 +83,10 @@ class PlainKernel:
         out, lse = _weighed(self._scores(_fold(q, k), k, causal, scale), v)
         return out.reshape(q.shape), lse.reshape(q.shape[:-1])
 
-    def rows(self, qkv: QKV, mask: Tensor | None, scale: float) -> Attended:
+    def rows(self, qkv: QKV, seen: Seen, scale: float) -> Attended:
         q, k, v = qkv
         scores = self._scores(q, k, False, scale)
-        return _weighed(scores if mask is None else scores + mask, v)
+        return _weighed(scores + seen if isinstance(seen, Tensor) else scores, v)
 
     def backward(
         self, grad: Tensor, qkv: QKV, merged: Attended, causal: bool, scale: float, parts: Parts
@@ -111,9 +123,9 @@ class CpuFlashKernel:
         )
         return out[0].reshape(q.shape), lse[0].reshape(q.shape[:-1])
 
-    def rows(self, qkv: QKV, mask: Tensor | None, scale: float) -> Attended:
+    def rows(self, qkv: QKV, seen: Seen, scale: float) -> Attended:
         out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            *qkv, 0.0, False, attn_mask=mask, scale=scale
+            *qkv, 0.0, False, attn_mask=seen, scale=scale
         )
         return out, lse
 
@@ -149,17 +161,17 @@ class CudaFlashKernel:
             )
             return out[:, 0], lse[:, 0]
         q, k, v = (x.transpose(0, 1) for x in qkv)
+        *offsets, seen = parts
         out, lse, *_ = torch.ops.aten._flash_attention_forward(
-            q, k, v, *parts, 0.0, causal, False, scale=scale
+            q, k, v, *offsets, 0.0, causal, False, scale=scale, seqused_k=seen
         )
         return out.transpose(0, 1), lse
 
-    def rows(self, qkv: QKV, mask: Tensor | None, scale: float) -> Attended:
-        if mask is not None:  # which the operator does not take
-            return PlainKernel().rows(qkv, mask, scale)
-        q, k, v = qkv
-        out, lse = self.forward((q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)), False, scale)
-        return out.reshape(q.shape), lse.reshape(q.shape[:-1])
+    def rows(self, qkv: QKV, seen: Seen, scale: float) -> Attended:
+        assert isinstance(seen, Segments)
+        q, k, v = (x.flatten(0, 2)[None] for x in qkv)  # each head of each row is a text
+        out, lse = self.forward((q, k, v), False, scale, seen)
+        return out.reshape(qkv[0].shape), lse.reshape(qkv[0].shape[:-1])
 
     def backward(
         self, grad: Tensor, qkv: QKV, merged: Attended, causal: bool, scale: float, parts: Parts
@@ -170,7 +182,8 @@ class CudaFlashKernel:
         grad, q, k, v, out = (x.transpose(0, 1) for x in (grad, *qkv, out))
         dq, dk, dv = torch.ops.aten._flash_attention_backward(
             # The kernel reads the log-sum-exp as if it were contiguous, and does not check.
-            grad, q, k, v, out, lse.contiguous(), *parts, 0.0, causal, unused, unused, scale=scale,
+            grad, q, k, v, out, lse.contiguous(), *parts[:4], 0.0, causal, unused, unused,
+            scale=scale,
         )  # fmt: skip
         return dq.transpose(0, 1), dk.transpose(0, 1), dv.transpose(0, 1)
 

@@ -1,0 +1,71 @@
+"""Decoding by repeated kernels; on a CPU a function is repeated in place of a CUDA graph."""
+
+import pytest
+import torch
+from tiny_policy import tiny_policy
+
+from flowright.policy.prefix.decoding import SharedDecoding, shared_decoding
+from flowright.policy.prefix.graphs import PLAIN_STEPS, ReplayedDecoding, Work
+from flowright.policy.prefix.kept import Kept
+
+TEMPLATE = list(range(100, 120))
+PROMPTS = [[*TEMPLATE, *own] for own in ([70], [60, 61, 62, 63], [90, 91, 92], [50, 51])]
+ROOM = 24
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_rows_that_have_ended_change_no_other(n: int) -> None:
+    policy = tiny_policy()
+    records: list[Work] = []
+    runs: list[int] = []
+
+    def record(work: Work) -> Work:
+        records.append(work)
+
+        def repeat() -> torch.Tensor:
+            runs.append(len(records))
+            return work()
+
+        return repeat
+
+    with torch.inference_mode(), shared_decoding(policy, PROMPTS, Kept(0)) as factory:
+        sizes = (n, len(PROMPTS) * n, ROOM, max(map(len, PROMPTS)))
+        plain, made = factory(*sizes), factory(*sizes)
+        made.__class__ = type("Repeating", (SharedDecoding,), {"repeats": True})
+        other = ReplayedDecoding(made, policy.device, record)
+        draw = torch.Generator().manual_seed(0)
+        rows = 0
+        for step in range(20):
+            if step in (0, 12):  # at first, and where others have ended
+                prompts = PROMPTS if not step else PROMPTS[:1]
+                rows += n * len(prompts)
+                torch.testing.assert_close(other.join(prompts), plain.join(prompts))
+            if step in (5, 8, 14, 16):  # one ends; with one row a prompt the last takes its place
+                going = [row for row in range(rows) if row != 1]
+                going = [0, rows - 1, *range(2, rows - 1)] if n == 1 and rows > 2 else going
+                plain.keep(going)
+                other.keep(going)
+                rows -= 1
+            tokens = torch.randint(3, 200, (rows,), generator=draw)
+            torch.testing.assert_close(other.step(tokens), plain.step(tokens))
+    # Not in the first steps, and anew when rows have moved or joined.
+    assert runs[0] == 1 and len(runs) <= 20 - PLAIN_STEPS * len(records)
+    assert len(records) >= 2
+    assert made.rows < len(PROMPTS) * n + n
+
+
+def test_what_cannot_be_recorded_is_decoded_as_it_was(caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(work: Work) -> Work:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    policy = tiny_policy()
+    with torch.inference_mode(), shared_decoding(policy, PROMPTS, Kept(0)) as factory:
+        sizes = (2, 2 * len(PROMPTS), ROOM, max(map(len, PROMPTS)))
+        plain, made = factory(*sizes), factory(*sizes)
+        made.__class__ = type("Repeating", (SharedDecoding,), {"repeats": True})
+        other = ReplayedDecoding(made, policy.device, refuse)
+        assert torch.equal(plain.join(PROMPTS), other.join(PROMPTS))
+        for token in range(5, 10):
+            tokens = torch.full((plain.rows,), token)
+            torch.testing.assert_close(other.step(tokens), plain.step(tokens))
+    assert len(caplog.records) == 1 and "without CUDA graphs" in caplog.text
