@@ -314,6 +314,7 @@ def fitted(
         shape = shape_of(AutoModelForCausalLM.from_config(config), section)
     grpo = GrpoSection(prompts_per_step=options.prompts, group_size=size, micro_batch_tokens="auto")
     section = section.model_copy(update={"gradient_checkpointing": "auto"})
+    torch.cuda.empty_cache()
     found = MemoryDemand(shape, section, grpo).fitted(free_memory(torch.device("cuda"))[0])
     print(f"auto: {settings_text(found.settings)}; {memory_summary(found.plan)}")
     return found.policy, found.grpo.chunk_tokens

@@ -9,7 +9,8 @@ A function that torch.compile fuses is one kernel for each number of elements th
 Inductor joins element-wise work over as many elements, and with it sums over rows of up to 8,192.
 Run for an H100 without one, its Triton backend (torch 2.13) generates just these kernels from the
 functions of flowright.policy.fused and from attention's merge, for 7 to 8,192 rows of Qwen2.5 of
-0.5B to 14B; they never ran on a card.
+0.5B to 14B. On an H100 (torch 2.11) 871 to 927 kernels and copies ran where 754 were counted:
+products of few rows take two.
 
 Not seen: kernels that one operator starts beside its main one, the workspaces of libraries,
 fragments of the allocator, and the host's checks of a compiled function's arguments.

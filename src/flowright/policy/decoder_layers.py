@@ -15,9 +15,9 @@ FAMILIES = ("LlamaDecoderLayer", "Qwen2DecoderLayer", "Qwen3DecoderLayer")
 """Layers that :func:`_forward` computes."""
 
 
-def fuse(decoder: Any) -> None:
+def fuse(decoder: Any, split: bool = False) -> None:
     """Have a decoder's layers computed by :func:`_forward`, if they are of :data:`FAMILIES`.
-    Raises ConfigError if nothing can be compiled here."""
+    ``split``: among processes, later. Raises ConfigError if nothing can be compiled here."""
     some = decoder.norm.weight.new_zeros(2)
     try:
         compiled(swiglu)(some, some)
@@ -31,7 +31,10 @@ def fuse(decoder: Any) -> None:
         return
     for layer in layers:
         at, mlp, kind = layer.self_attn, layer.mlp, type(layer)
-        layer.joints = Joint(at.q_proj, at.k_proj, at.v_proj), Joint(mlp.gate_proj, mlp.up_proj)
+        joined = partial(Joint, split=split)
+        layer.joints = joined(at.q_proj, at.k_proj, at.v_proj), joined(mlp.gate_proj, mlp.up_proj)
+        for single in (at.o_proj, mlp.down_proj):
+            joined(single)  # that it computes by
         # By the class, whose forward transformers wraps where layers are recomputed.
         own = {"forward": _forward, "plain_forward": kind.forward}
         layer.__class__ = type(kind.__name__, (kind,), own)

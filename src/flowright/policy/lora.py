@@ -11,7 +11,8 @@ The adapter's share comes first and the base's is added to it. In half precision
 loses a young adapter: what is less than half the distance between two bfloat16 numbers of the
 base's output changes none of them (docs/learner.md has the figures). A product that adds to what is
 there in float32 and rounds once has the share on average, however small. On an H100 cuBLAS rounds
-the product before it adds, so a GPU computes it in float32, and one kernel adds and rounds.
+the product before it adds. There one product sums both, of rows that have the input and its product
+with A one behind the other (:class:`Joint`); other layers compute the base's in float32.
 
 A base in 4 bits (Dettmers et al. 2023, arXiv 2305.14314, section 3: NormalFloat with quantised
 scales, by bitsandbytes) is unpacked for each product, and once more backward. Only the decoder's
@@ -46,6 +47,9 @@ class LoraLinear(Linear):
         base: Any = self.get_base_layer()
         if adapter is None or args or named:
             return super().forward(x, *args, **named)
+        if self.joint is not None and self.joint.is_single:
+            ((out, bias),) = self.joint(x)
+            return out if bias is None else out.add_(bias)
         a, b = self.halves or self._cast()
         scale = self.scaling[adapter]
         return adapted_product(x, base.weight, base.bias, a, b, scale, self._state)
@@ -97,23 +101,36 @@ def adapted_product(
     """Return y = x W' + b + s (x A') B' (Hu et al. 2021, arXiv 2106.09685, equation 3), [..., in]
     to [..., out], with gradients of x, A [rank, in] and B [out, rank], all of one precision. With a
     ``state``, ``weight`` is packed (arXiv 2305.14314, equation 5)."""
-    (out,) = _Adapted.apply(x, [(weight, state, bias)], a, scale, b)
+    (out,) = _Adapted.apply(x, [(weight, state, bias)], a, scale, None, b)
     return out
 
 
 class _Adapted(torch.autograd.Function):
-    """Layers of one input, of ``bases`` (weight, its state, bias), ``a`` [ranks, in] of all."""
+    """Layers of one input, of ``bases`` (weight, its state, bias), ``a`` [ranks, in] of all, and
+    the ``joint`` that has them and all ``bs`` side by side."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, bases: Sequence[Any], a: Tensor, s: float, *bs: Tensor
+        ctx: Any,
+        x: Tensor,
+        bases: Sequence[Any],
+        a: Tensor,
+        s: float,
+        joint: "Joint | None",
+        *bs: Tensor,
     ) -> tuple[Tensor, ...]:
         rows = x.flatten(0, -2)
-        low = _scaled(rows @ a.T, s)
-        outs = []
-        for (weight, state, bias), b, part in zip(bases, bs, _parts(low, bs), strict=True):
-            out = _plus_product(part @ b.T, rows, unpacked(weight, state))
-            outs.append((out if bias is None else out.add_(bias)).unflatten(0, x.shape[:-1]))
+        if joint is not None:
+            joint.fill(bs)
+            rows, low, outs = joint.products(rows, a, s)
+        else:
+            low = _scaled(rows @ a.T, s)
+            parts = zip(bases, bs, _parts(low, bs), strict=True)
+            outs = [_plus_product(part @ b.T, rows, unpacked(*base[:2])) for base, b, part in parts]
+        outs = [
+            (out if bias is None else out.add_(bias)).unflatten(0, x.shape[:-1])
+            for out, (_, _, bias) in zip(outs, bases, strict=True)
+        ]
         ctx.s, ctx.shape, ctx.bases = s, x.shape, [base[:2] for base in bases]
         ctx.save_for_backward(rows, low, a, *bs)
         return tuple(outs)
@@ -133,7 +150,7 @@ class _Adapted(torch.autograd.Function):
                 dx.addmm_(grad, unpacked(*base))
             dx = dx.reshape(ctx.shape)
         db = [grad.T @ part for grad, part in zip(found, _parts(low, bs), strict=True)]
-        return dx, None, low_grad.T @ rows, None, *db
+        return dx, None, low_grad.T @ rows, None, None, *db
 
 
 def _plus_product(share: Tensor, rows: Tensor, weight: Tensor) -> Tensor:
@@ -148,56 +165,88 @@ def _parts(low: Tensor, bs: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 class Joint:
-    """Layers of one input: a product with all their A, and one gradient of the input. ``halves``,
-    while they do not train: all A [ranks, in]; on a diagonal, all B [out, ranks]; and all weights
-    of the bases [out, in], which lie one behind the other in memory, unless they are in 4 bits."""
+    """Layers of one input: a product with all their A, and one gradient of the input.
 
-    halves: tuple[Tensor, Tensor, Tensor | None] | None = None
+    ``whole`` [out, in + ranks]: all weights of the bases and, beside them, all B on a diagonal;
+    None where a base is ``split`` among processes or in 4 bits. ``halves``, while they do not
+    train: all A and, without ``whole``, all B on a diagonal [out, ranks].
+    """
 
-    def __init__(self, *layers: Any) -> None:
+    halves: tuple[Tensor, Tensor | None] | None = None
+
+    def __init__(self, *layers: Any, split: bool = False) -> None:
         self._layers, self._has_adapters = layers, all(isinstance(m, LoraLinear) for m in layers)
+        self._own = [layer.get_base_layer() for layer in layers if self._has_adapters]
+        self._outs = [m.out_features for m in self._own]
+        self.is_single, self.whole = len(layers) == 1, None
         for layer in layers if self._has_adapters else ():
             layer.joint = self
-        own = [layer.get_base_layer() for layer in layers if self._has_adapters]
-        if own and not any(isinstance(m, PackedLinear) for m in own):
-            whole = torch.cat([m.weight.data for m in own])
-            for m, part in zip(own, whole.split([m.out_features for m in own]), strict=True):
-                m.weight.data = part
+        if self._own and not split and not any(isinstance(m, PackedLinear) for m in self._own):
+            self.whole = self._laid_out()
+
+    def _laid_out(self) -> Tensor:
+        """Return ``whole``, parts of which are the bases' weights from now on."""
+        ranks = sum(len(layer.adapter()[0]) for layer in self._layers)
+        first, size = self._own[0].weight, self._own[0].in_features
+        stride = -(-(size + ranks) // 8) * 8  # kernels of GPUs read 16 bytes at a time
+        whole = first.new_zeros(sum(self._outs), stride)[:, : size + ranks]
+        for m, part in zip(self._own, whole.split(self._outs), strict=True):
+            part[:, :size] = m.weight.data
+            m.weight.data = part[:, :size]
+        return whole
+
+    def fill(self, bs: Sequence[Tensor]) -> None:
+        """Write the layers' B beside the bases."""
+        assert self.whole is not None
+        row, column = 0, self._own[0].in_features
+        for b in bs:
+            self.whole[row : row + len(b), column : column + b.shape[1]] = b
+            row, column = row + len(b), column + b.shape[1]
+
+    def products(self, rows: Tensor, a: Tensor, s: float) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """Return the rows [N, in], their product with A times ``s`` [N, ranks], both parts of a
+        larger tensor, and the layers' outputs."""
+        assert self.whole is not None
+        wide = rows.new_empty(len(rows), self.whole.stride(0))[:, : self.whole.shape[1]]
+        wide[:, : rows.shape[1]] = rows
+        rows, low = wide.split([rows.shape[1], len(a)], dim=1)
+        torch.mm(rows, a.T, out=low)
+        _scaled(low, s)
+        if self.halves is not None:
+            return rows, low, list((wide @ self.whole.T).split(self._outs, dim=1))
+        return rows, low, [wide @ part.T for part in self.whole.split(self._outs)]
 
     def __call__(self, x: Tensor) -> list[tuple[Tensor, Tensor | None]]:
         """Return each layer's output and the bias that is still to be added."""
-        layers = self._layers
+        layers, own = self._layers, self._own
         names = [layer._only_adapter(x) if self._has_adapters else None for layer in layers]
         scales = {n and layer.scaling[n] for layer, n in zip(layers, names, strict=True)}
         (scale,) = scales if len(scales) == 1 else (None,)
         if scale is None:
             return [(layer(x), None) for layer in layers]
-        own = [layer.get_base_layer() for layer in layers]
         bases = [(m.weight, layer._state, None) for m, layer in zip(own, layers, strict=True)]
         if self.halves is None:
             all_a, all_b = zip(*(layer.adapter() for layer in layers), strict=True)
-            a, dtype = torch.cat(all_a), layers[0].base_dtype
-            outs = _Adapted.apply(x, bases, a.to(dtype), scale, *(b.to(dtype) for b in all_b))
+            a, dtype = torch.cat(all_a).to(layers[0].base_dtype), layers[0].base_dtype
+            joint = None if self.whole is None else self
+            outs = _Adapted.apply(x, bases, a, scale, joint, *(b.to(dtype) for b in all_b))
         else:
-            rows, (a, b, whole) = x.flatten(0, -2), self.halves
-            out = _scaled(rows @ a.T, scale) @ b.T
-            outs = out.split([m.out_features for m in own], dim=1)
-            if whole is not None:
-                outs = _plus_product(out, rows, whole).split([len(m.weight) for m in own], dim=1)
+            rows, (a, b) = x.flatten(0, -2), self.halves
+            if b is None:
+                _, _, outs = self.products(rows, a, scale)
             else:
-                pairs = zip(outs, bases, strict=True)
-                outs = [_plus_product(part, rows, unpacked(*base[:2])) for part, base in pairs]
+                shares = (_scaled(rows @ a.T, scale) @ b.T).split(self._outs, dim=1)
+                pairs = zip(shares, bases, strict=True)
+                outs = [_plus_product(share, rows, unpacked(*base[:2])) for share, base in pairs]
             outs = [out.unflatten(0, x.shape[:-1]) for out in outs]
         return [(out, m.bias) for out, m in zip(outs, own, strict=True)]
 
-    def _cast(self) -> tuple[Tensor, Tensor, Tensor | None]:
+    def _cast(self) -> tuple[Tensor, Tensor | None]:
         all_a, all_b = zip(*(layer._cast() for layer in self._layers), strict=True)
-        weights = [layer.get_base_layer().weight.data for layer in self._layers]
-        size, (first, *_) = sum(weight.nbytes for weight in weights), weights
-        is_joined = all(weight.untyped_storage().nbytes() == size for weight in weights)
-        shape = sum(map(len, weights)), first.shape[-1]
-        whole = first.as_strided(shape, first.stride()) if is_joined else None
-        return torch.cat(all_a), torch.block_diag(*all_b), whole
+        if self.whole is None:
+            return torch.cat(all_a), torch.block_diag(*all_b)
+        self.fill(all_b)
+        return torch.cat(all_a), None
 
 
 def _scaled(x: Tensor, s: float) -> Tensor:

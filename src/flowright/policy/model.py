@@ -233,7 +233,7 @@ def policy_of(
     tuning = FullTuning(base, tokenizer, split) if full else add_adapter(base, section, seed)
     output = output or ScalarHead(getattr(tuning.causal_lm, SCALAR))
     if base.device.type == "cuda" and not full:
-        fuse(tuning.causal_lm.model)
+        fuse(tuning.causal_lm.model, split)
     template = tokenizer.chat_template if section.chat_template is not None else None
     assert template is None or isinstance(template, str)
     return Policy(

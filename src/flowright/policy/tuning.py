@@ -166,6 +166,8 @@ class LoraTuning:
         base, dtype = self.causal_lm, self.causal_lm.dtype
         unpack(base)
         base.float()
+        for weight in base.parameters():  # parts of a larger tensor cannot be saved
+            weight.data = weight.data.contiguous()
         whole: Any = self.model.merge_and_unload()
         _save_model(whole.to(dtype), folder)
 
