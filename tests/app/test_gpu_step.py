@@ -1,29 +1,19 @@
 """The GPU benchmark, on the CPU: the same code on a tiny shape, and its count of FLOPs."""
 
-import importlib.util
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import tiny_policy  # one thread
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+import gpu_step
 
 from flowright.config.policy import LoraSection, PolicySection
 from flowright.policy.memory import shape_of
 
 
-@pytest.fixture(scope="module")
-def gpu_step() -> ModuleType:
-    path = Path(__file__).parents[2] / "benchmarks" / "gpu_step.py"
-    spec = importlib.util.spec_from_file_location("gpu_step", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["gpu_step"] = module  # where its dataclasses look for it
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_it_measures_both_paths(gpu_step: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_measures_both_paths(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--device", "cpu", "--tiny", "--sizes", "2", "--repeats", "1", "--peak", "1"]
     gpu_step.main([*arguments, "--template", "0.5"])
     first, *lines = capsys.readouterr().out.splitlines()
@@ -37,7 +27,7 @@ def test_it_measures_both_paths(gpu_step: ModuleType, capsys: pytest.CaptureFixt
     assert all(row[:2] == ["2 x (24 + 24)", "2 x 8"] and float(row[3]) > 0 for row in rows[2:])
 
 
-def test_what_a_path_must_compute(gpu_step: ModuleType) -> None:
+def test_what_a_path_must_compute() -> None:
     section = PolicySection(lora=LoraSection(rank=64, alpha=64), device="cpu")
     policy = tiny_policy.tiny_policy()
     shape = shape_of(policy.causal_lm, section)
@@ -56,7 +46,7 @@ def test_what_a_path_must_compute(gpu_step: ModuleType) -> None:
     )
 
 
-def test_a_card_is_known_by_its_name(gpu_step: ModuleType) -> None:
+def test_a_card_is_known_by_its_name() -> None:
     def peak(gpu: str) -> float | None:
         return next((p for name, p in gpu_step.PEAKS.items() if name in gpu), None)
 
