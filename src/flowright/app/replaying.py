@@ -11,6 +11,7 @@ import re
 import shlex
 import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -240,14 +241,17 @@ def _cells(record: Record) -> dict[str, str]:
         "calls": format_value(attempt.calls, "{:,}".format),
         "models": _short(called_models(execution)),
         "tokens": format_value(attempt.llm_tokens, "{:,}".format),
+        "money": format_value(object_of(execution, "usage").get("money") or None, "{:.3g}".format),
         "time": format_value(attempt.seconds, duration),
     }
 
 
 def called_models(execution: Record) -> str:
-    """Return the model of each operator call, where programs choose; empty elsewhere."""
-    calls = [call for call in execution.get("trace") or () if call.get("model")]
-    return ", ".join(f"{call.get('operator')} {call['model']}" for call in calls)
+    """Return the models that a program asked and how often, where programs choose; else empty."""
+    asked = Counter[str]()
+    for call in execution.get("trace") or ():
+        asked[call.get("model", "")] += object_of(call, "usage").get("calls", 0)
+    return ", ".join(f"{name} {count}" for name, count in asked.items() if name and count)
 
 
 def _short(text: object) -> str:
