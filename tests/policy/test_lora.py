@@ -71,7 +71,7 @@ def test_a_first_update_shows_in_bfloat16(bias: bool) -> None:
         adapted = layer(x)
         layer.enable_adapters(False)
         base = layer(x)
-        assert 0.8 < kept(adapted, base) < 1.2
+        assert 0.5 < kept(adapted, base) < 1.5
         assert kept(base + wanted.bfloat16(), base) < 0.2
         merged = weight + (layer.scaling["default"] * b @ a).bfloat16()
         assert kept(x @ merged.T, x @ weight.T) < 0.2
