@@ -1,12 +1,18 @@
 """Decoding by repeated kernels; on a CPU a function is repeated in place of a CUDA graph."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import pytest
 import torch
 from tiny_policy import tiny_policy
 
+from flowright.policy.local import LocalSampler
 from flowright.policy.prefix.decoding import SharedDecoding, shared_decoding
 from flowright.policy.prefix.graphs import PLAIN_STEPS, ReplayedDecoding, Work
 from flowright.policy.prefix.kept import Kept
+from flowright.policy.sampling import Sampling
 
 TEMPLATE = list(range(100, 120))
 PROMPTS = [[*TEMPLATE, *own] for own in ([70], [60, 61, 62, 63], [90, 91, 92], [50, 51])]
@@ -69,3 +75,29 @@ def test_what_cannot_be_recorded_is_decoded_as_it_was(caplog: pytest.LogCaptureF
             tokens = torch.full((plain.rows,), token)
             torch.testing.assert_close(other.step(tokens), plain.step(tokens))
     assert len(caplog.records) == 1 and "without CUDA graphs" in caplog.text
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_prompts_join_where_rows_have_moved(n: int) -> None:
+    policy = tiny_policy()
+    policy.causal_lm.generation_config.eos_token_id = [2, *range(80, 160)]  # rows end all the time
+    records: list[Work] = []
+
+    @contextmanager
+    def repeating(*arguments: Any) -> Iterator[Callable[..., ReplayedDecoding]]:
+        with shared_decoding(*arguments) as factory:
+
+            def made(*sizes: int) -> ReplayedDecoding:
+                one = factory(*sizes)
+                one.__class__ = type("Repeating", (SharedDecoding,), {"repeats": True})
+                return ReplayedDecoding(one, policy.device, lambda w: records.append(w) or w)
+
+            yield made
+
+    sampling = Sampling(1.0, 1.0, ROOM, seed=7)
+    sampler = LocalSampler(policy, 12)
+    wanted = sampler.draw(PROMPTS * 4, n, sampling)
+    sampler._decoding = repeating
+    for group, other in zip(sampler.draw(PROMPTS * 4, n, sampling), wanted, strict=True):
+        assert [sample.token_ids for sample in group] == [sample.token_ids for sample in other]
+    assert len(records) > 1

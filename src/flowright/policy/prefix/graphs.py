@@ -58,8 +58,6 @@ def _stream() -> torch.cuda.Stream:
 class ReplayedDecoding:
     """Rows as of :class:`SharedDecoding`, whose tokens are decoded by what ``record`` returns."""
 
-    joins = True
-
     def __init__(
         self,
         made: SharedDecoding,
@@ -71,6 +69,11 @@ class ReplayedDecoding:
         self._tokens = self._at = torch.empty(0, dtype=torch.long, device=device)
         self._plain_steps = 0
         self._work: Work | None = None
+
+    @property
+    def joins(self) -> bool:
+        """Prompts may join where rows have moved, as each change costs a graph."""
+        return not self._made.repeats or self._plain_steps < PLAIN_STEPS
 
     def join(self, prompts: Sequence[Sequence[int]]) -> Tensor:
         self._move()
