@@ -19,7 +19,7 @@ NAMES = {
     *("Failure", "Reason", "boundary", "Gold"),
     *("Judge", "JudgeQuery", "Verdict", "JudgeRewardSystem", "create_judge_reward"),
     *("BaseJudgeReward", "RewardResult", "serve_judge_model"),
-    *("trl_reward", "VerlReward"),
+    *("trl_reward", "EnvironmentReward", "VerlReward"),
     *("Sandbox", "Limits", "operator"),
     *("Policy", "load_policy", "chunks", "Group", "Trained", "Learner"),
 }

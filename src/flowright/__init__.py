@@ -14,6 +14,7 @@ if sys.version_info < (3, 11):  # noqa: UP036, for scripts of a checkout, which 
 
 if TYPE_CHECKING:
     from flowright.app.launch import dry_run as dry_run, evaluate as evaluate, train as train
+    from flowright.app.other_trainers import EnvironmentReward as EnvironmentReward
     from flowright.config.root import Config as Config, EnvironmentSection as EnvironmentSection
     from flowright.core.errors import Failure as Failure, Reason as Reason, boundary as boundary
     from flowright.data.task import Problem as Problem, Task as Task, read_tasks as read_tasks
@@ -82,6 +83,7 @@ PUBLIC = {
     "flowright.judging.reward.calls": ("RewardResult",),
     "flowright.judging.service.serve": ("serve_judge_model",),
     "flowright.judging.reward.trl": ("trl_reward",),
+    "flowright.app.other_trainers": ("EnvironmentReward",),
     "flowright.judging.reward.verl": ("VerlReward",),
     "flowright.sandbox": ("Sandbox", "Limits"),
     "flowright.workflows.registry": ("operator",),

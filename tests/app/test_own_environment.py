@@ -218,7 +218,8 @@ def test_its_run_is_a_page_of_the_viewer(
 
 
 def test_an_environment_of_several_turns_is_trained(tmp_path: Path):
-    assert write_programs("extending/environment.md", tmp_path) == ["guess.py", "guess.yaml"]
+    names = write_programs("extending/environment.md", tmp_path)
+    assert names == ["guess.py", "guess.yaml", "train_trl.py"]
     done = call(tmp_path, str(ROOT / "train.py"), "--config", "guess.yaml")
     assert done.returncode == 0, done.stdout + done.stderr
     rows = read_metrics(tmp_path / "outputs/guess")

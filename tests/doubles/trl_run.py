@@ -6,6 +6,7 @@ function gave, what TRL logged, and whether the trained weights are finite.
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,10 @@ TEMPLATE = (
 )
 
 
-def tokenizer() -> PreTrainedTokenizerFast:
+def tokenizer(words: Sequence[str] = WORDS) -> PreTrainedTokenizerFast:
     """Words alone, so that a random model says the right, the wrong and the unjudgeable often."""
-    vocabulary = {word: number for number, word in enumerate(WORDS)}
-    core = Tokenizer(models.WordLevel(vocabulary, unk_token="7"))
+    vocabulary = {word: number for number, word in enumerate(words)}
+    core = Tokenizer(models.WordLevel(vocabulary, unk_token=words[4]))
     core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     made = PreTrainedTokenizerFast(tokenizer_object=core, pad_token="<pad>", eos_token="<eos>")
     made.chat_template = TEMPLATE

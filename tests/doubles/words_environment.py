@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from flowright.core.errors import Failure, Reason
 from flowright.data.task import Task
 from flowright.environments.base import Demonstration, Environment, Scaffold, TaskSets
-from flowright.environments.episode import Episode
+from flowright.environments.episode import Episode, Observation
 from flowright.environments.rollout import UNSCORED, Reward, Rollout
 from flowright.grading import Gold
 from flowright.llm.chat import Message
@@ -53,3 +53,14 @@ class Hinted(Words):
         hints = ["Say y.", "y" * self.config.policy.max_prompt_tokens]
         shown = [[Message("system", hint), *own] for hint in hints]
         return [Scaffold(m) for m in [*shown, *[own] * (attempts - len(shown))]]
+
+
+class Twice(Words):
+    """Asks again after the first word."""
+
+    @property
+    def max_turns(self) -> int:
+        return 2
+
+    async def respond(self, episode: Episode) -> Observation | None:
+        return Observation(f"Again, after {episode.sample.text}.")

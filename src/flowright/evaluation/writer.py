@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from flowright.core.batch_calls import all_of
 from flowright.core.errors import Blame, boundary
 from flowright.data.task import Task
+from flowright.environments.base import Environment
 from flowright.environments.episode import Episode, StopReason, Turn
 from flowright.environments.rollout import Spent
 from flowright.environments.workflow.environment import WorkflowEnvironment
@@ -80,20 +81,23 @@ class ChatWriter:
                 spent += Spent(used.calls, used.tokens, reply.seconds, money)
                 finish = "length" if reply.finish_reason in LENGTH_STOPS else "stop"
                 turn = Turn((), Sample((), (), reply.text, finish, -1))
-                episode, stop = await self._answered(replace(episode, turns=(*turns, turn)))
+                episode, stop = await answered(
+                    self.environment, replace(episode, turns=(*turns, turn))
+                )
         return replace(episode, stop=stop), spent
 
-    async def _answered(self, episode: Episode) -> tuple[Episode, StopReason | None]:
-        """Return an episode with the environment's answer to its newest turn, and why it ends."""
-        most = self.environment.max_turns
-        if most == 1:
-            return episode, "done"
-        seen = None
-        with boundary("environment") as caught:
-            seen = await self.environment.answer_in_time(episode)
-        if caught.failure is not None and caught.failure.blame is Blame.INFRASTRUCTURE:
-            return replace(episode, failure=caught.failure), "failed"
-        if seen is None:
-            return episode, "done"
-        turns = (*episode.turns[:-1], replace(episode.turns[-1], observation=seen))
-        return replace(episode, turns=turns), "max_turns" if len(turns) >= most else None
+
+async def answered(environment: Environment, episode: Episode) -> tuple[Episode, StopReason | None]:
+    """Return an episode with the environment's answer to its newest turn, and why it ends."""
+    most = environment.max_turns
+    if most == 1:
+        return episode, "done"
+    seen = None
+    with boundary("environment") as caught:
+        seen = await environment.answer_in_time(episode)
+    if caught.failure is not None and caught.failure.blame is Blame.INFRASTRUCTURE:
+        return replace(episode, failure=caught.failure), "failed"
+    if seen is None:
+        return episode, "done"
+    turns = (*episode.turns[:-1], replace(episode.turns[-1], observation=seen))
+    return replace(episode, turns=turns), "max_turns" if len(turns) >= most else None
