@@ -28,7 +28,7 @@ __all__ = ["FlowrightEnv", "FlowrightTaskset", "load_environment"]
 
 
 class TasksetConfig(vf.TasksetConfig):
-    config: str
+    config: str = "training"  # the command line also makes one of defaults alone
     overrides: list[str] = Field(default_factory=list)
     held_out: bool = False
 
