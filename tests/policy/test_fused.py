@@ -164,21 +164,23 @@ def test_checkpointed_layers_are_recomputed(fuse: bool) -> None:
 
 
 @pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize("rank", [4, 3])  # 3: rows end between two reads of 16 bytes
-def test_layers_of_one_input_multiply_once(rank: int) -> None:
+def test_layers_of_one_input_multiply_once(rank: int, split: bool) -> None:
     """In bfloat16, with what a first update adds to an adapter, which one rounding leaves."""
     policy = tiny_policy(dtype="bfloat16", lora=LoraSection(rank=rank, alpha=2 * rank))
     layers = policy.causal_lm.model.layers
     plain = [
         [m.weight.clone() for m in layer.modules() if type(m) is nn.Linear] for layer in layers
     ]
-    decoder_layers.fuse(policy.causal_lm.model)
+    decoder_layers.fuse(policy.causal_lm.model, split)
     check_adapter(policy, 1e-5)
     for layer, before in zip(layers, plain, strict=True):
         after = [m.weight for m in layer.modules() if type(m) is nn.Linear]
         assert all(torch.equal(one, other) for one, other in zip(after, before, strict=True))
         joints = (*layer.joints, layer.self_attn.o_proj.joint, layer.mlp.down_proj.joint)
         for joint in joints:
+            assert (joint.whole is None) is split
             x = draw(1, 6, joint._own[0].in_features)
             training = joint(x)
             with torch.no_grad(), cast_once(policy.model):
