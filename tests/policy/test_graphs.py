@@ -78,7 +78,8 @@ def test_what_cannot_be_recorded_is_decoded_as_it_was(caplog: pytest.LogCaptureF
 
 
 @pytest.mark.parametrize("n", [1, 3])
-def test_prompts_join_where_rows_have_moved(n: int) -> None:
+@pytest.mark.parametrize("repeats", [True, False])  # False: a kernel that has no graph
+def test_prompts_join_where_rows_have_moved(repeats: bool, n: int) -> None:
     policy = tiny_policy()
     policy.causal_lm.generation_config.eos_token_id = [2, *range(80, 160)]  # rows end all the time
     records: list[Work] = []
@@ -89,7 +90,7 @@ def test_prompts_join_where_rows_have_moved(n: int) -> None:
 
             def made(*sizes: int) -> ReplayedDecoding:
                 one = factory(*sizes)
-                one.__class__ = type("Repeating", (SharedDecoding,), {"repeats": True})
+                one.__class__ = type("Repeating", (SharedDecoding,), {"repeats": repeats})
                 return ReplayedDecoding(one, policy.device, lambda w: records.append(w) or w)
 
             yield made
@@ -100,4 +101,20 @@ def test_prompts_join_where_rows_have_moved(n: int) -> None:
     sampler._decoding = repeating
     for group, other in zip(sampler.draw(PROMPTS * 4, n, sampling), wanted, strict=True):
         assert [sample.token_ids for sample in group] == [sample.token_ids for sample in other]
-    assert len(records) > 1
+    assert len(records) > 1 if repeats else not records
+
+
+def test_a_kernel_without_a_graph_drops_a_row_where_it_ends() -> None:
+    """Decoded on beside rows that joined later, it would outgrow its places."""
+    policy = tiny_policy()
+    with torch.inference_mode(), shared_decoding(policy, PROMPTS, Kept(0)) as factory:
+        made = factory(1, 5, 6, max(map(len, PROMPTS)))
+        other = ReplayedDecoding(made, policy.device)
+        other.join([PROMPTS[1]])  # the longest
+        for _ in range(4):
+            other.step(torch.tensor([9]))
+        other.join([PROMPTS[0]] * 4)
+        other.keep([4, 1, 2, 3])
+        for _ in range(5):
+            assert other.step(torch.full((4,), 9)).isfinite().all()
+        assert made.rows == 4

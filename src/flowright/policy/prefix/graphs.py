@@ -82,7 +82,7 @@ class ReplayedDecoding:
         return logits
 
     def step(self, tokens: Tensor) -> Tensor:
-        if len(self._places) < LEAST_LIVE * self._made.rows:
+        if not self._made.repeats or len(self._places) < LEAST_LIVE * self._made.rows:
             self._move()
         if self._made.rows == len(self._places):
             self._tokens.copy_(tokens)
