@@ -135,7 +135,7 @@ async def test_what_a_worker_raises_is_raised_here(tmp_path: Path):
         assert observation is not None and observation.text == "after 1"
         with pytest.raises(ExceptionGroup) as caught:
             await environment.rollout(groups_of(1, {0: "lambda"}))
-        assert "Can't pickle" in str(caught.value.exceptions[0])
+        assert "local object" in str(caught.value.exceptions[0])
 
 
 async def test_a_new_worker_that_cannot_be_opened_pauses_the_run(tmp_path: Path):
