@@ -35,12 +35,37 @@ def tokenizer(words: Sequence[str] = WORDS) -> PreTrainedTokenizerFast:
     return made
 
 
-def main(url: str, form: str, folder: str) -> None:
+def made(folder: str, words: Sequence[str], rewards: Any, data: Dataset) -> GRPOTrainer:
+    """A trainer of a random model of these words: two steps of 32 completions, 16 a prompt."""
     torch.manual_seed(1)
     shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
-    config = Qwen2Config(vocab_size=len(WORDS), **shape, **heads, pad_token_id=0, eos_token_id=1)
-    model = Qwen2ForCausalLM(config)
+    config = Qwen2Config(vocab_size=len(words), **shape, **heads, pad_token_id=0, eos_token_id=1)
+    settings = GRPOConfig(
+        output_dir=str(Path(folder) / "out"),
+        per_device_train_batch_size=32,
+        num_generations=16,
+        max_completion_length=2,
+        max_steps=2,
+        logging_steps=1,
+        learning_rate=0.01,
+        report_to=[],
+        save_strategy="no",
+        use_cpu=True,
+        bf16=False,
+        disable_tqdm=True,
+        seed=1,
+    )
+    return GRPOTrainer(
+        model=Qwen2ForCausalLM(config),
+        reward_funcs=rewards,
+        args=settings,
+        train_dataset=data,
+        processing_class=tokenizer(words),
+    )
+
+
+def main(url: str, form: str, folder: str) -> None:
     asked: Any = "What is 42"
     if form == "conversational":
         asked = [{"role": "user", "content": asked}]
@@ -57,28 +82,7 @@ def main(url: str, form: str, folder: str) -> None:
 
     judged = Kept(quiet, "solution", (), "sync_judge", most_unscored=1.0)
     awaited = trl_reward(quiet, asynchronous=True, name="async_judge", most_unscored=1.0)
-    settings = GRPOConfig(
-        output_dir=str(Path(folder) / "out"),
-        per_device_train_batch_size=32,
-        num_generations=16,
-        max_completion_length=2,
-        max_steps=2,
-        logging_steps=1,
-        learning_rate=0.01,
-        report_to=[],
-        save_strategy="no",
-        use_cpu=True,
-        bf16=False,
-        disable_tqdm=True,
-        seed=1,
-    )
-    trainer = GRPOTrainer(
-        model=model,
-        reward_funcs=[judged, awaited],
-        args=settings,
-        train_dataset=data,
-        processing_class=tokenizer(),
-    )
+    trainer = made(folder, WORDS, [judged, awaited], data)
     trainer.train()
     judged.close()
     awaited.close()

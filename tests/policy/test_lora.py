@@ -61,7 +61,7 @@ def test_a_first_update_shows_in_bfloat16(bias: bool) -> None:
     a, b = layer.lora_A["default"].weight.data, layer.lora_B["default"].weight.data
     a.uniform_(-0.04, 0.04)
     b.copy_(1e-5 * torch.randn(b.shape).sign())
-    x = torch.randn(512, 512).bfloat16()
+    x = torch.randn(4096, 512).bfloat16()
     wanted = layer.scaling["default"] * (x.float() @ a.T) @ b.T
 
     def kept(output: torch.Tensor, base: torch.Tensor) -> float:
@@ -71,7 +71,7 @@ def test_a_first_update_shows_in_bfloat16(bias: bool) -> None:
         adapted = layer(x)
         layer.enable_adapters(False)
         base = layer(x)
-        assert 0.5 < kept(adapted, base) < 1.5
+        assert 0.8 < kept(adapted, base) < 1.2
         assert kept(base + wanted.bfloat16(), base) < 0.2
         merged = weight + (layer.scaling["default"] * b @ a).bfloat16()
         assert kept(x @ merged.T, x @ weight.T) < 0.2

@@ -104,11 +104,11 @@ def evaluate(
     writer: str | None = None,
 ) -> int:
     """Evaluate checkpoints, and a model of ``llm.file`` as the ``writer`` of workflows, beside the
-    environment's baselines; leaves rows.jsonl, evaluation.json
-    and a plot in ``out``. What an earlier call with the same configuration, checkpoints and
-    problems has measured there is taken from it; another's is refused, or replaced with
-    ``overwrite``. ``papers`` prints the table of AFlow's, ScoreFlow's and FlowSteer's papers with
-    ours in it, and leaves it as papers.md and papers.json; of what is measured already, too."""
+    environment's baselines; leaves rows.jsonl, evaluation.json and a plot in ``out``. What an
+    earlier call with the same configuration, checkpoints and problems has measured there is taken
+    from it; another's is refused, or replaced with ``overwrite``. ``papers`` prints the table of
+    AFlow's, ScoreFlow's and FlowSteer's papers with ours in it, and leaves it as papers.md and
+    papers.json; of what is measured already, too."""
     console = Console()
     say(console, f"problems  {data or config.held_out_from}")
     from flowright.app.measuring import open_evaluation, show_papers

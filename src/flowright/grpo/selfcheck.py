@@ -199,16 +199,16 @@ def check_adapter(policy: Policy, learning_rate: float) -> None:
     def random(*shape: int) -> Tensor:
         return torch.randn(shape, generator=draw).to(b.device)
 
-    def output(layer: LoraLinear, x: Tensor) -> Tensor:
-        return layer.joint(x)[0][0] if layer.joint is not None else layer(x)
+    def output() -> Tensor:
+        return (layer.joint(x)[0][0] if layer.joint is not None else layer(x)).float()
 
     with torch.no_grad(), _put_back([b]):
         x = random(PROBED_OUTPUTS // b.shape[0], a.shape[1]).to(policy.causal_lm.dtype)
         b.copy_(learning_rate * random(*b.shape).sign())  # as AdamW's first step moves it
         wanted = scale * (x.float() @ a.float().T) @ b.float().T
-        change = output(layer, x).float()
+        change = output()
         b.zero_()
-        change -= output(layer, x).float()
+        change -= output()
         size = wanted.square().sum()
         kept = float((change * wanted).sum() / size)
         error = float((change - kept * wanted).square().mean() / size) ** 0.5

@@ -212,12 +212,12 @@ class SharedDecoding:
         rows, self._used = len(self._lengths), max(self._lengths) + 1
         self._sizes = [self._owners.count(prompt) for prompt in range(len(self._prompts))]
         self._at = torch.arange(rows, device=self._filled.device)
-        self._unseen: Seen = None
+        self._seen: Seen = None
         if self._kernel.packs:
             self._used = self._room
         elif min(self._lengths) + 1 < self._used:
             places = torch.arange(self._used, device=self._filled.device)
-            self._unseen = self._own.new_zeros(rows, 1, 1, self._used).masked_fill_(
+            self._seen = self._own.new_zeros(rows, 1, 1, self._used).masked_fill_(
                 (places > self._filled[:, None])[:, None, None], -torch.inf
             )
 
@@ -250,7 +250,7 @@ class SharedDecoding:
         """Attend with one token a row, as a :class:`flowright.policy.prefix.attention.Tree`."""
         own = self._own[layer]
         rows, heads, size = len(self._at), own.shape[2], q.shape[-1]
-        if self._unseen is None and not self._kernel.packs:  # all rows are of one length
+        if self._seen is None and not self._kernel.packs:  # all rows are of one length
             own[0, :rows, :, self._used - 1] = k.transpose(0, 1)
             own[1, :rows, :, self._used - 1] = v.transpose(0, 1)
         else:
@@ -258,9 +258,9 @@ class SharedDecoding:
             own[1][self._at, :, self._filled] = v.transpose(0, 1)
         q = q.transpose(0, 1).reshape(rows, heads, -1, size)
         keys, values = own[:, :rows, :, : self._used]
-        if self._unseen is None and self._kernel.packs:
-            self._unseen = segments_of_rows(self._filled + 1, heads, q.shape[2], self._room)
-        pieces = [self._kernel.rows((q, keys, values), self._unseen, scale)]
+        if self._seen is None and self._kernel.packs:
+            self._seen = segments_of_rows(self._filled + 1, heads, q.shape[2], self._room)
+        pieces = [self._kernel.rows((q, keys, values), self._seen, scale)]
         shared = []
         # Heads that share keys are folded into the queries: [kv heads, rows * times, size].
         if self._template or not self._alone:

@@ -113,7 +113,6 @@ class ReplayedDecoding:
     def _move(self) -> None:
         """Leave out the rows that have ended."""
         if len(self._places) < self._made.rows:
-            self._work = None
             self._made.keep(self._places)
             self._restart()
 
